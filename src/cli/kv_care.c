@@ -120,7 +120,7 @@ int hearth_kv_verify(struct kv *kv) {
                                           (json_int_t)v.other_version, "unreadable", (json_int_t)v.unreadable)) != 0 ||
                status;
     }
-    (void)printf("%s %s, %s: %s good", hearth_show_count(v.files).text, hearth_plural(v.files, "file", "files"),
+    (void)printf("%s, %s: %s good", hearth_show_number(v.files, "file", "files").text,
                  hearth_show_bytes(v.done_bytes).text, hearth_show_count(v.good).text);
     if (v.sealed > 0) {
         (void)printf(", %s sealed (checksums match; --kv-key FILE verifies them)", hearth_show_count(v.sealed).text);
@@ -181,9 +181,9 @@ int hearth_kv_gc(struct kv *kv) {
             "budget_bytes", (json_int_t)budget, "removed_files", (json_int_t)gc.removed_files, "removed_bytes",
             (json_int_t)gc.removed_bytes, "removed_bad", (json_int_t)bad, "removed_drafts", (json_int_t)drafts));
     } else {
-        (void)printf("removed %s %s, %s; left %s %s, %s of a budget of %s\n", hearth_show_count(gc.removed_files).text,
-                     hearth_plural(gc.removed_files, "file", "files"), hearth_show_bytes(gc.removed_bytes).text,
-                     hearth_show_count(gc.files).text, hearth_plural(gc.files, "file", "files"),
+        (void)printf("removed %s, %s; left %s, %s of a budget of %s\n",
+                     hearth_show_number(gc.removed_files, "file", "files").text,
+                     hearth_show_bytes(gc.removed_bytes).text, hearth_show_number(gc.files, "file", "files").text,
                      hearth_show_bytes(gc.bytes).text, hearth_show_bytes(budget).text);
         if (bad > 0 || drafts > 0) {
             (void)printf("removed leftovers: %s set aside, %s half written\n", hearth_show_count(bad).text,
@@ -212,8 +212,8 @@ static void choose(void *user, struct kv_item *item) {
 }
 
 static bool confirmed(const struct kv *kv, const char *what, uint64_t files, uint64_t bytes) {
-    return kv->options.yes || hearth_show_asked("remove %s, %s in %s %s?", what, hearth_show_bytes(bytes).text,
-                                                hearth_show_count(files).text, hearth_plural(files, "file", "files"));
+    return kv->options.yes || hearth_show_asked("remove %s, %s in %s?", what, hearth_show_bytes(bytes).text,
+                                                hearth_show_number(files, "file", "files").text);
 }
 
 static int report_removed(const struct kv *kv, uint64_t conversations, const struct removed *removed) {
@@ -223,9 +223,9 @@ static int report_removed(const struct kv *kv, uint64_t conversations, const str
                                          "removed_files", (json_int_t)files, "removed_bytes", (json_int_t)bytes,
                                          "failed", (json_int_t)failed));
     } else {
-        (void)printf("removed %s in %s %s, of %s %s\n", hearth_show_bytes(bytes).text, hearth_show_count(files).text,
-                     hearth_plural(files, "file", "files"), hearth_show_count(conversations).text,
-                     hearth_plural(conversations, "conversation", "conversations"));
+        (void)printf("removed %s in %s, of %s\n", hearth_show_bytes(bytes).text,
+                     hearth_show_number(files, "file", "files").text,
+                     hearth_show_number(conversations, "conversation", "conversations").text);
     }
     return failed == 0 ? 0
                        : hearth_complain(1, "%" PRIu64 " %s could not be removed: %s", failed,
@@ -298,10 +298,8 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
     if (removal.nomem) {
         status = hearth_complain(1, "out of memory");
     }
-    char what[64];
-    (void)snprintf(what, sizeof what, "%s %s", hearth_show_count(conversations).text,
-                   hearth_plural(conversations, "conversation", "conversations"));
-    if (status == 0 && !confirmed(kv, what, removal.n, removal.bytes)) {
+    if (status == 0 && !confirmed(kv, hearth_show_number(conversations, "conversation", "conversations").text,
+                                  removal.n, removal.bytes)) {
         status = hearth_complain(1, "nothing was removed");
     } else if (status == 0) {
         remove_items(kv, &removal, &removed);

@@ -396,9 +396,9 @@ static int report(struct kv_import *import) {
             "sealed", (json_int_t)import->sealed, "other_version", (json_int_t)import->skipped));
         status = printed == 0 ? status : printed;
     } else {
-        (void)printf("imported %s new %s, %s; %s %s there already\n", hearth_show_count(import->fresh).text,
+        (void)printf("imported %s new %s, %s; %s there already\n", hearth_show_count(import->fresh).text,
                      hearth_plural(import->fresh, "file", "files"), hearth_show_bytes(import->fresh_bytes).text,
-                     hearth_show_count(import->known).text, hearth_plural(import->known, "was", "were"));
+                     hearth_show_number(import->known, "was", "were").text);
     }
     if (import->sealed > 0) {
         (void)hearth_complain(1, "%" PRIu64 " %s encrypted and cannot be verified: name the key with --kv-key",

@@ -93,9 +93,9 @@ static void print_unlisted(const struct kv_model *model) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const uint64_t n = model->count[kinds[i].state];
         if (n > 0) {
-            (void)printf("  (%s)  %s in %s %s; %s\n", kinds[i].label,
-                         hearth_show_bytes(model->state_bytes[kinds[i].state]).text, hearth_show_count(n).text,
-                         hearth_plural(n, "file", "files"), kinds[i].hint);
+            (void)printf("  (%s)  %s in %s; %s\n", kinds[i].label,
+                         hearth_show_bytes(model->state_bytes[kinds[i].state]).text,
+                         hearth_show_number(n, "file", "files").text, kinds[i].hint);
         }
     }
 }
@@ -108,9 +108,8 @@ static void print_model(const struct kv_view *view, size_t m, const struct heart
     }
     (void)printf("%.8s  ", model->id.hex);
     (void)hearth_show_text(stdout, *model->about ? model->about : "(a model without a name)", 200);
-    (void)printf(": %s %s, %s in %s %s\n", hearth_show_count(n).text, hearth_plural(n, "conversation", "conversations"),
-                 hearth_show_bytes(model->bytes).text, hearth_show_count(model->n).text,
-                 hearth_plural(model->n, "file", "files"));
+    (void)printf(": %s, %s in %s\n", hearth_show_number(n, "conversation", "conversations").text,
+                 hearth_show_bytes(model->bytes).text, hearth_show_number(model->n, "file", "files").text);
     if (n > 0) {
         hearth_show_table_head(table, "BEGINS WITH");
     }
@@ -187,11 +186,10 @@ static json_t *totals_json(const struct totals *t) {
 }
 
 static void print_totals(const struct totals *t) {
-    (void)printf("  %-14s %s in %s %s\n", "size", hearth_show_bytes(t->bytes).text, hearth_show_count(t->files).text,
-                 hearth_plural(t->files, "file", "files"));
-    (void)printf("  %-14s %s pages with %s tokens, %s %s\n", "state", hearth_show_count(t->pages).text,
-                 hearth_show_count(t->tokens).text, hearth_show_count(t->snapshots).text,
-                 hearth_plural(t->snapshots, "snapshot", "snapshots"));
+    (void)printf("  %-14s %s in %s\n", "size", hearth_show_bytes(t->bytes).text,
+                 hearth_show_number(t->files, "file", "files").text);
+    (void)printf("  %-14s %s pages with %s tokens, %s\n", "state", hearth_show_count(t->pages).text,
+                 hearth_show_count(t->tokens).text, hearth_show_number(t->snapshots, "snapshot", "snapshots").text);
     (void)printf("  %-14s %s\n", "conversations", hearth_show_count(t->conversations).text);
     if (t->files > 0) {
         (void)printf("  %-14s %s to %s ago\n", "last used", hearth_show_age(t->newest_us).text,
@@ -218,10 +216,10 @@ static void stat_text(struct kv *kv, const struct kv_view *view, const struct he
                  kv->options.budget_mib >= 0 ? "as given," : "the default,",
                  budget > 0 ? 100.0 * (double)all.bytes / (double)budget : 0.0);
     (void)printf("  %-14s %s\n", "free", hearth_show_bytes(free_bytes).text);
-    (void)printf("  %-14s %s in %s %s\n", "set aside", hearth_show_bytes(rest->bad_bytes).text,
-                 hearth_show_count(rest->bad_files).text, hearth_plural(rest->bad_files, "file", "files"));
-    (void)printf("  %-14s %s in %s %s\n", "being written", hearth_show_bytes(rest->draft_bytes).text,
-                 hearth_show_count(rest->draft_files).text, hearth_plural(rest->draft_files, "file", "files"));
+    (void)printf("  %-14s %s in %s\n", "set aside", hearth_show_bytes(rest->bad_bytes).text,
+                 hearth_show_number(rest->bad_files, "file", "files").text);
+    (void)printf("  %-14s %s in %s\n", "being written", hearth_show_bytes(rest->draft_bytes).text,
+                 hearth_show_number(rest->draft_files, "file", "files").text);
     (void)printf("  %-14s %s\n", "other files", hearth_show_bytes(rest->other_bytes).text);
 }
 

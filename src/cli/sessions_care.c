@@ -16,9 +16,9 @@ int hearth_cli_sessions_fork(struct sessions *sessions) {
         status = hearth_show_json(
             json_pack("{s:s, s:s, s:i}", "name", fork.name, "forked", session.name, "turns", (int)session.turns));
     } else if (status == 0) {
-        (void)printf("%s stands where %s does, after %s %s\n", hearth_cli_sessions_name(fork.name).text,
-                     hearth_cli_sessions_name(session.name).text, hearth_show_count(session.turns).text,
-                     hearth_plural(session.turns, "turn", "turns"));
+        (void)printf("%s stands where %s does, after %s\n", hearth_cli_sessions_name(fork.name).text,
+                     hearth_cli_sessions_name(session.name).text,
+                     hearth_show_number(session.turns, "turn", "turns").text);
     }
     hearth_session_finish(&session);
     return status;
@@ -56,9 +56,9 @@ static int remove_all(struct sessions *sessions, const struct hearth_session *fo
             hearth_show_json(json_pack("{s:I, s:I}", "sessions", (json_int_t)removed, "turns", (json_int_t)turns));
         return status != 0 ? status : printed;
     }
-    (void)printf("removed %s %s with %s %s; their state on disk goes when a server runs or starts with their model\n",
-                 hearth_show_count(removed).text, hearth_plural(removed, "session", "sessions"),
-                 hearth_show_count(turns).text, hearth_plural(turns, "turn", "turns"));
+    (void)printf("removed %s with %s; their state on disk goes when a server runs or starts with their model\n",
+                 hearth_show_number(removed, "session", "sessions").text,
+                 hearth_show_number(turns, "turn", "turns").text);
     return status;
 }
 
@@ -78,9 +78,9 @@ int hearth_cli_sessions_rm(struct sessions *sessions) {
         }
     }
     if (status == 0 && !sessions->options.yes &&
-        !hearth_show_asked("remove %s %s with %s %s (what others go on from stays)?", hearth_show_count(count).text,
-                           hearth_plural(count, "session", "sessions"), hearth_show_count(turns).text,
-                           hearth_plural(turns, "turn", "turns"))) {
+        !hearth_show_asked("remove %s with %s (what others go on from stays)?",
+                           hearth_show_number(count, "session", "sessions").text,
+                           hearth_show_number(turns, "turn", "turns").text)) {
         status = hearth_complain(1, "nothing was removed");
     } else if (status == 0) {
         status = remove_all(sessions, found, count);
@@ -114,8 +114,7 @@ int hearth_cli_sessions_restore(struct sessions *sessions) {
     if (status == 0 && sessions->options.json) {
         status = hearth_show_json(json_pack("{s:i}", "sessions", count));
     } else if (status == 0) {
-        (void)printf("restored %s %s\n", hearth_show_count((uint64_t)count).text,
-                     hearth_plural((uint64_t)count, "session", "sessions"));
+        (void)printf("restored %s\n", hearth_show_number((uint64_t)count, "session", "sessions").text);
     }
     return status;
 }

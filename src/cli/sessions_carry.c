@@ -146,9 +146,9 @@ int hearth_cli_sessions_export(struct sessions *sessions) {
     if (hearth_cli_sessions_line(sessions, &session, &export.line)) {
         status = export_to(&export, path);
         if (status == 0) {
-            (void)fprintf(hearth_carry_is_stream(path) ? stderr : stdout, "exported %s with %s %s\n",
-                          hearth_cli_sessions_name(session.name).text, hearth_show_count(export.line.count).text,
-                          hearth_plural(export.line.count, "turn", "turns"));
+            (void)fprintf(hearth_carry_is_stream(path) ? stderr : stdout, "exported %s with %s\n",
+                          hearth_cli_sessions_name(session.name).text,
+                          hearth_show_number(export.line.count, "turn", "turns").text);
         }
         hearth_line_finish(&export.line);
     }
@@ -418,8 +418,8 @@ int hearth_cli_sessions_import(struct sessions *sessions) {
     if (status == 0 && sessions->options.json) {
         status = hearth_show_json(json_pack("{s:s, s:I}", "name", import.name, "turns", (json_int_t)turns));
     } else if (status == 0) {
-        (void)printf("imported %s with %s %s\n", hearth_cli_sessions_name(import.name).text,
-                     hearth_show_count(turns).text, hearth_plural(turns, "turn", "turns"));
+        (void)printf("imported %s with %s\n", hearth_cli_sessions_name(import.name).text,
+                     hearth_show_number(turns, "turn", "turns").text);
     }
     json_decref(import.root);
     json_decref(import.ids);

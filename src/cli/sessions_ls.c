@@ -168,7 +168,7 @@ static void print_config(struct hearth_show_items *print, const struct hearth_tu
 static void show_text(const struct hearth_session *session, const struct hearth_line *line) {
     struct hearth_show_items print = {.out = stdout};
     (void)hearth_show_text(stdout, session->name, 1000);
-    (void)printf(": %s %s", hearth_show_count(session->turns).text, hearth_plural(session->turns, "turn", "turns"));
+    (void)printf(": %s", hearth_show_number(session->turns, "turn", "turns").text);
     if (session->tokens > 0) {
         (void)printf(", %s tokens", hearth_show_count(session->tokens).text);
     }

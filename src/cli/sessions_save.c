@@ -32,14 +32,13 @@ int hearth_cli_sessions_recover(struct sessions *sessions) {
                                           (json_int_t)found.lost_turns, "lost_sessions",
                                           (json_int_t)found.lost_sessions, "shorter", (json_int_t)found.shorter));
     }
-    (void)printf("%s has %s %s and %s %s of %s\n", params.to, hearth_show_count(found.sessions).text,
-                 hearth_plural(found.sessions, "session", "sessions"), hearth_show_count(found.turns).text,
-                 hearth_plural(found.turns, "turn", "turns"), from);
+    (void)printf("%s has %s and %s of %s\n", params.to, hearth_show_number(found.sessions, "session", "sessions").text,
+                 hearth_show_number(found.turns, "turn", "turns").text, from);
     if (found.lost_turns + found.lost_sessions + found.shorter > 0) {
-        (void)printf("lost: %s %s, %s %s; %s %s at an earlier turn now\n", hearth_show_count(found.lost_turns).text,
-                     hearth_plural(found.lost_turns, "turn", "turns"), hearth_show_count(found.lost_sessions).text,
-                     hearth_plural(found.lost_sessions, "session", "sessions"), hearth_show_count(found.shorter).text,
-                     hearth_plural(found.shorter, "session stands", "sessions stand"));
+        (void)printf("lost: %s, %s; %s at an earlier turn now\n",
+                     hearth_show_number(found.lost_turns, "turn", "turns").text,
+                     hearth_show_number(found.lost_sessions, "session", "sessions").text,
+                     hearth_show_number(found.shorter, "session stands", "sessions stand").text);
     }
     return 0;
 }

@@ -131,8 +131,8 @@ bool hearth_client_reply_status(const struct client_reply *reply, int64_t begun_
                                hearth_show_count((uint64_t)computed).text);
     }
     if (ok && number(reply->timings, "predicted_n", &n)) {
-        ok = hearth_buf_printf(out, "%s%s %s", out->len > empty ? " · " : "", hearth_show_count((uint64_t)n).text,
-                               hearth_plural((uint64_t)n, "token", "tokens"));
+        ok = hearth_buf_printf(out, "%s%s", out->len > empty ? " · " : "",
+                               hearth_show_number((uint64_t)n, "token", "tokens").text);
         if (ok && n > 1 && number(reply->timings, "predicted_per_second", &per_second) && per_second > 0) {
             ok = hearth_buf_printf(out, " at %.*f/s", per_second < 100 ? 1 : 0, per_second);
         }

@@ -231,9 +231,7 @@ static void note_session(const struct client_talk *talk, const json_t *session) 
     if (!talk->begun) {
         ok = ok && hearth_buf_text(&text, ", new");
     } else {
-        ok = ok &&
-             hearth_buf_printf(&text, ": %s %s", hearth_show_count((uint64_t)turns).text,
-                               hearth_plural((uint64_t)turns, "turn", "turns")) &&
+        ok = ok && hearth_buf_printf(&text, ": %s", hearth_show_number((uint64_t)turns, "turn", "turns").text) &&
              (tokens <= 0 || hearth_buf_printf(&text, ", %s tokens", hearth_show_count((uint64_t)tokens).text));
     }
     if (ok) {

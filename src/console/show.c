@@ -84,6 +84,13 @@ const char *hearth_plural(uint64_t n, const char *one, const char *many) {
     return n == 1 ? one : many;
 }
 
+struct hearth_shown hearth_show_number(uint64_t n, const char *one, const char *many) {
+    struct hearth_shown out = hearth_show_count(n);
+    const size_t len = strlen(out.text);
+    (void)snprintf(out.text + len, sizeof out.text - len, " %s", hearth_plural(n, one, many));
+    return out;
+}
+
 int hearth_show_columns(void) {
     struct winsize size;
     if (isatty(STDOUT_FILENO) != 1) {

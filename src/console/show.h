@@ -17,11 +17,12 @@ int hearth_complain(int status, const char *format, ...) __attribute__((format(p
 void hearth_show_log(void *user, enum hearth_log_level level, const char *line);
 
 struct hearth_shown {
-    char text[32];
+    char text[48];
 };
-struct hearth_shown hearth_show_bytes(uint64_t bytes); /* "12.3 MiB" */
-struct hearth_shown hearth_show_count(uint64_t n);     /* "12,288" */
-struct hearth_shown hearth_show_age(int64_t used_us);  /* of a Unix time: "5 min" */
+struct hearth_shown hearth_show_bytes(uint64_t bytes);                                 /* "12.3 MiB" */
+struct hearth_shown hearth_show_count(uint64_t n);                                     /* "12,288" */
+struct hearth_shown hearth_show_age(int64_t used_us);                                  /* of a Unix time: "5 min" */
+struct hearth_shown hearth_show_number(uint64_t n, const char *one, const char *many); /* "12,288 turns" */
 const char *hearth_plural(uint64_t n, const char *one, const char *many);
 /* The word of a list that is nearest to `word`, or NULL when none is near. For "did you mean". */
 const char *hearth_show_nearest(const char *word, const char *const *list, size_t n);
