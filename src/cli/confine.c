@@ -242,10 +242,12 @@ static int refuse_sockets(scmp_filter_ctx filter) {
 static void filter_calls(const struct hearth_confine_params *params, struct hearth_confine_report *report) {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
     int rc = filter ? seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) : -ENOMEM;
-    char name[32];
-    for (const char *at = refused; *at && rc == 0; at += strcspn(at, " ") + 1) {
-        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+    for (const char *at = refused; *at && rc == 0;) {
+        const size_t len = strcspn(at, " ");
+        char name[32] = "";
+        memcpy(name, at, len < sizeof name ? len : sizeof name - 1);
         rc = refuse(filter, name, report);
+        at += len + 1;
     }
     if (rc == 0 && !params->looks_up) {
         rc = refuse(filter, "connect", report);
