@@ -381,15 +381,6 @@ bool hearth_api_stored_is_due(const struct hearth_job *job) {
     return job->resolved.stored != NULL && job->resolved.stored->writes && (!job->failed || job->detached);
 }
 
-static size_t common_tokens(const struct hearth_tokens *a, const struct hearth_tokens *b) {
-    const size_t most = a->n < b->n ? a->n : b->n;
-    size_t n = 0;
-    while (n < most && a->v[n] == b->v[n]) {
-        n++;
-    }
-    return n;
-}
-
 /* The exact tokens of the conversation up to and with the reply. False: out of memory. */
 static bool fill_tokens(struct hearth_job *job) {
     struct hearth_api_stored *stored = job->resolved.stored;
@@ -404,7 +395,7 @@ static bool fill_tokens(struct hearth_job *job) {
     const bool parent_known = line->count > 0 && line->tokens_turns == line->count &&
                               hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
                               hearth_digest_equal(line->turns[line->count - 1].salt, job->parsed.generation.salt);
-    const size_t base = parent_known ? common_tokens(&line->tokens, &path) : 0;
+    const size_t base = parent_known ? hearth_tokens_common(line->tokens.v, line->tokens.n, path.v, path.n) : 0;
     const bool ok = hearth_tokens_append(&stored->turn.tokens, path.v + base, path.n - base);
     stored->turn.base_tokens = (uint32_t)base;
     stored->turn.model = job->api->engine->caps.fingerprint;

@@ -119,8 +119,8 @@ static bool reserve_measures(struct hearth_cache *cache, size_t count) {
 }
 
 /* How many tokens sequence i begins with like the prompt, when that is known of those before it. */
-static int32_t common_tokens(const struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                             const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
+static int32_t common_with_prompt(const struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                                  const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
     const struct hearth_live *live = lives[i];
     const struct hearth_twin *twin = &cache->twins[i];
     if (twin->version == 0 || twin->version != live->version || twin->base_version != lives[twin->base]->version ||
@@ -146,7 +146,7 @@ bool hearth_live_measure(struct hearth_cache *cache, const struct hearth_cache_p
         const struct hearth_live *live = lives[i];
         struct hearth_twin *twin = &cache->twins[i];
         cache->measures[i] = cache->engine->ops->seq_rewind_floor(cache->engine, live->seq, (int32_t)live->tokens.n);
-        commons[i] = prompt->cache_off ? 0 : common_tokens(cache, prompt, lives, commons, i);
+        commons[i] = prompt->cache_off ? 0 : common_with_prompt(cache, prompt, lives, commons, i);
         bool known = twin->version == live->version && twin->base_version == lives[twin->base]->version;
         int32_t shared = commons[i] < commons[longest] ? commons[i] : commons[longest];
         bool named = live->version != 0 && lives[longest]->version != 0;

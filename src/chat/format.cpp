@@ -137,34 +137,24 @@ static common_chat_templates_inputs inputs_of(const struct hearth_chat &chat,
 }
 
 static struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
-    const struct {
-        int choice, reasoning;
-        bool parallel, thinking, prompt, result, schema, grammar, tools, kwargs;
-    } flags = {request.tool_choice,
-               request.reasoning_format,
-               request.parallel_calls,
-               thinking_of(request),
-               request.no_generation_prompt,
-               ends_with_result(chat, request),
-               request.json_schema != nullptr,
-               request.grammar != nullptr,
-               has_tools(request),
-               request.kwargs != nullptr};
+    const bool schema = request.json_schema != nullptr, grammar = request.grammar != nullptr;
+    const bool tools = has_tools(request), kwargs = request.kwargs != nullptr;
     std::string text;
     for (const int number :
-         {flags.choice, flags.reasoning, int{flags.parallel}, int{flags.thinking}, int{flags.prompt}, int{flags.result},
-          int{flags.schema}, int{flags.grammar}, int{flags.tools}, int{flags.kwargs}}) {
+         {static_cast<int>(request.tool_choice), static_cast<int>(request.reasoning_format),
+          int{request.parallel_calls}, int{thinking_of(request)}, int{request.no_generation_prompt},
+          int{ends_with_result(chat, request)}, int{schema}, int{grammar}, int{tools}, int{kwargs}}) {
         text += static_cast<char>('0' + number);
     }
     struct hearth_digest key = hearth_digest_bytes(text.data(), text.size());
-    if (flags.tools || flags.schema || flags.grammar || flags.kwargs) { /* the rest says nothing of a client */
+    if (tools || schema || grammar || kwargs) { /* the rest says nothing of a client */
         key = hearth_digest_chain(key, &request.salt, sizeof request.salt);
     }
     for (const json_t *value : {request.tools, request.json_schema, request.kwargs}) {
         text = value != nullptr ? json_text(value) : "";
         key = hearth_digest_chain(key, text.data(), text.size());
     }
-    text = request.grammar != nullptr ? request.grammar : "";
+    text = grammar ? request.grammar : "";
     return hearth_digest_chain(key, text.data(), text.size());
 }
 

@@ -68,6 +68,9 @@ enum { NULLS = 1, BOOLEANS = 2, WHOLES = 4, FRACTIONS = 8, STRINGS = 16, ARRAYS 
 
 /* The types of "type", a name or a list of names. 0: refused. */
 unsigned hearth_schema_types(struct schema_maker *m, const json_t *type);
+/* The one type of a value, and whether it is among those of "type". */
+unsigned hearth_schema_type_of(const json_t *value);
+bool hearth_schema_allows(const json_t *value, const json_t *type);
 /* A count ("maxItems") over all schemas: the largest of minima, the least of maxima. False: refused. */
 bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count);
 

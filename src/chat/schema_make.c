@@ -280,10 +280,7 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
     json_t *values = list != NULL ? hearth_schema_own(m, json_array()) : NULL;
     for (k = 0; values != NULL && k < json_array_size(list); k++) {
         const json_t *value = json_array_get(list, k);
-        const unsigned bits[] = {
-            [JSON_OBJECT] = OBJECTS,          [JSON_ARRAY] = ARRAYS,  [JSON_STRING] = STRINGS, [JSON_INTEGER] = WHOLES,
-            [JSON_REAL] = WHOLES | FRACTIONS, [JSON_TRUE] = BOOLEANS, [JSON_FALSE] = BOOLEANS, [JSON_NULL] = NULLS};
-        enum schema_verdict verdict = (bits[json_typeof(value)] & types) != 0 ? SCHEMA_YES : SCHEMA_NO;
+        enum schema_verdict verdict = (hearth_schema_type_of(value) & types) != 0 ? SCHEMA_YES : SCHEMA_NO;
         json_array_foreach(flat, i, schema) {
             enum schema_verdict one = verdict != SCHEMA_NO ? hearth_schema_holds(m, value, k, schema) : SCHEMA_NO;
             verdict = one == SCHEMA_YES ? verdict : one;

@@ -195,7 +195,7 @@ bool hearth_schema_says(const json_t *schema, const char *but) {
     return false;
 }
 
-static unsigned type_bits(const char *name) {
+static unsigned name_type(const char *name) {
     static const struct {
         const char *name;
         unsigned bits;
@@ -209,22 +209,40 @@ static unsigned type_bits(const char *name) {
     return 0;
 }
 
-unsigned hearth_schema_types(struct schema_maker *m, const json_t *type) {
-    unsigned bits = type_bits(json_string_value(type));
+/* `*known`: every name of "type" is that of a type. */
+static unsigned named_types(const json_t *type, bool *known) {
+    unsigned bits = name_type(json_string_value(type));
+    *known = bits != 0 || json_array_size(type) > 0;
     for (size_t i = 0; i < json_array_size(type); i++) {
-        unsigned one = type_bits(json_string_value(json_array_get(type, i)));
-        if (one == 0) {
-            bits = 0;
-            break;
-        }
+        const unsigned one = name_type(json_string_value(json_array_get(type, i)));
+        *known = *known && one != 0;
         bits |= one;
     }
-    if (bits == 0) {
+    return bits;
+}
+
+unsigned hearth_schema_types(struct schema_maker *m, const json_t *type) {
+    bool known;
+    const unsigned bits = named_types(type, &known);
+    if (!known) {
         char *text = hearth_json_dumps(type, JSON_COMPACT | JSON_ENCODE_ANY);
         hearth_schema_refuse(m, "type", "%.60s is no type of JSON", text != NULL ? text : "that");
         free(text);
     }
-    return bits;
+    return known ? bits : 0;
+}
+
+unsigned hearth_schema_type_of(const json_t *value) {
+    static const unsigned bits[] = {
+        [JSON_OBJECT] = OBJECTS, [JSON_ARRAY] = ARRAYS,  [JSON_STRING] = STRINGS, [JSON_INTEGER] = WHOLES,
+        [JSON_REAL] = FRACTIONS, [JSON_TRUE] = BOOLEANS, [JSON_FALSE] = BOOLEANS, [JSON_NULL] = NULLS};
+    const double number = json_number_value(value);
+    return json_is_real(value) && number == floor(number) ? WHOLES : bits[json_typeof(value)];
+}
+
+bool hearth_schema_allows(const json_t *value, const json_t *type) {
+    bool known;
+    return (named_types(type, &known) & hearth_schema_type_of(value)) != 0;
 }
 
 bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count) {

@@ -20,17 +20,6 @@ enum { LISTED_MAX = 512 };
 
 /* ------------------------------------------------------------------------------------------- one value */
 
-static bool is_type(const json_t *value, const char *type) {
-    double number = json_number_value(value);
-    return (strcmp(type, "null") == 0 && json_is_null(value)) ||
-           (strcmp(type, "boolean") == 0 && json_is_boolean(value)) ||
-           (strcmp(type, "string") == 0 && json_is_string(value)) ||
-           (strcmp(type, "array") == 0 && json_is_array(value)) ||
-           (strcmp(type, "object") == 0 && json_is_object(value)) ||
-           (strcmp(type, "number") == 0 && json_is_number(value)) ||
-           (strcmp(type, "integer") == 0 && json_is_number(value) && number == floor(number));
-}
-
 /* JSON values are equal when they mean the same: 1 and 1.0 do. */
 static bool equal(const json_t *a, const json_t *b) {
     if (json_is_number(a) && json_is_number(b)) {
@@ -86,15 +75,6 @@ static size_t characters(const json_t *string) {
     return n;
 }
 
-static bool type_allows(const json_t *value, const json_t *type) {
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        if (is_type(value, json_string_value(json_array_get(type, i)))) {
-            return true;
-        }
-    }
-    return json_is_string(type) && is_type(value, json_string_value(type));
-}
-
 /* One keyword with a number, or a count: whether `actual` is on the right side of it. */
 static enum schema_verdict compare(const json_t *schema, const char *keyword, double actual, int sign, bool open) {
     const json_t *limit = json_object_get(schema, keyword);
@@ -147,7 +127,7 @@ enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *va
                                         const json_t *schema) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
     const json_t *constant = json_object_get(schema, "const");
-    if ((type != NULL && !type_allows(value, type)) || (list != NULL && !is_in(m, value, list, place)) ||
+    if ((type != NULL && !hearth_schema_allows(value, type)) || (list != NULL && !is_in(m, value, list, place)) ||
         (constant != NULL && !equal(value, constant))) {
         return SCHEMA_NO;
     }
