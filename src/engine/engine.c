@@ -7,6 +7,7 @@
 #include "base/assert.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 const char *hearth_engine_class_text(enum hearth_engine_class memory_class) {
     static const char *const texts[] = {
@@ -157,4 +158,24 @@ struct hearth_grammar_tokens hearth_engine_grammar_tokens(struct hearth_engine *
 int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg) {
     const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(engine);
     return hearth_grammar_check(&tokens, text, msg);
+}
+
+int hearth_engine_constrain(struct hearth_engine *engine, const struct hearth_grammar *grammar,
+                            struct hearth_sampler *sampler, struct hearth_errmsg *msg) {
+    if (engine->vocabulary == NULL) {
+        const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(engine);
+        engine->vocabulary = hearth_grammar_vocabulary_create(&tokens);
+    }
+    if (engine->allowed == NULL) {
+        engine->allowed = malloc(engine->caps.vocab_tokens);
+    }
+    if (engine->vocabulary == NULL || engine->allowed == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
+    }
+    return hearth_grammar_constraint_create(engine->vocabulary, grammar, &sampler->constraint, msg);
+}
+
+void hearth_engine_finish(struct hearth_engine *engine) {
+    hearth_grammar_vocabulary_destroy(engine->vocabulary);
+    free(engine->allowed);
 }

@@ -237,6 +237,9 @@ struct hearth_engine_ops {
 struct hearth_engine {
     const struct hearth_engine_ops *ops;
     struct hearth_caps caps;
+    /* For grammars: made for the first one, and room for one answer per token. */
+    struct hearth_grammar_vocabulary *vocabulary;
+    uint8_t *allowed;
 };
 
 static inline bool hearth_caps_has_pages(const struct hearth_caps *caps) {
@@ -251,6 +254,11 @@ bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token,
 
 /* An engine's tokens, as grammars ask for them; lives no longer than the engine. */
 struct hearth_grammar_tokens hearth_engine_grammar_tokens(struct hearth_engine *engine);
+/* Puts a sampler under a grammar. Errors: INVALID (the grammar), NOMEM. */
+int hearth_engine_constrain(struct hearth_engine *engine, const struct hearth_grammar *grammar,
+                            struct hearth_sampler *sampler, struct hearth_errmsg *msg);
+/* Frees what the head of an engine owns. */
+void hearth_engine_finish(struct hearth_engine *engine);
 /* hearth_grammar_check() with the tokens of an engine: what grammar_check is in engines that follow grammars. */
 int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
 

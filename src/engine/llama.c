@@ -126,8 +126,7 @@ static void llama_destroy(struct hearth_engine *engine) {
     batch_finish(llama);
     hearth_buf_finish(&llama->empty_partial);
     hearth_buf_finish(&llama->tiny_partial);
-    hearth_grammar_vocabulary_destroy(llama->vocabulary);
-    free(llama->allowed);
+    hearth_engine_finish(engine);
     free(llama->ends);
     hearth_llama_cuts_destroy(llama->cuts);
     free(llama->description);

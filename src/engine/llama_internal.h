@@ -37,10 +37,6 @@ struct hearth_llama {
      * window that is about to be thrown away. */
     struct hearth_buf tiny_partial;
 
-    /* For grammars: made for the first one, and room for one answer per token. */
-    struct hearth_grammar_vocabulary *vocabulary;
-    uint8_t *allowed;
-
     struct hearth_llama_cuts *cuts; /* where long texts are cut */
     llama_token *ends;              /* every token that ends generation */
     size_t ends_n;

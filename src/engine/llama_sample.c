@@ -129,21 +129,6 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_llama_sampler *
            add_filter(sampler->chain, llama_sampler_init_dist(s->seed));
 }
 
-static int add_constraint(struct hearth_llama *llama, struct hearth_llama_sampler *sampler,
-                          const struct hearth_grammar *grammar, struct hearth_errmsg *msg) {
-    if (llama->vocabulary == NULL) {
-        const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&llama->head);
-        llama->vocabulary = hearth_grammar_vocabulary_create(&tokens);
-    }
-    if (llama->allowed == NULL) {
-        llama->allowed = malloc(llama->head.caps.vocab_tokens);
-    }
-    if (llama->vocabulary == NULL || llama->allowed == NULL) {
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
-    }
-    return hearth_grammar_constraint_create(llama->vocabulary, grammar, &sampler->head.constraint, msg);
-}
-
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *s,
                                                    struct hearth_errmsg *msg) {
     struct hearth_llama *llama = hearth_llama_of(engine);
@@ -173,7 +158,7 @@ struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine,
         hearth_llama_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
-    if (s->grammar != NULL && add_constraint(llama, sampler, s->grammar, msg) != HEARTH_OK) {
+    if (s->grammar != NULL && hearth_engine_constrain(engine, s->grammar, &sampler->head, msg) != HEARTH_OK) {
         hearth_llama_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
@@ -324,15 +309,15 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_llama_sampl
             return kept;
         }
     }
-    if (hearth_grammar_constraint_mask(sampler->head.constraint, llama->allowed) == 0) {
+    if (hearth_grammar_constraint_mask(sampler->head.constraint, llama->head.allowed) == 0) {
         return 0;
     }
     if (wanted > 0) {
-        return pick_largest(logits, n, llama->allowed, wanted, out);
+        return pick_largest(logits, n, llama->head.allowed, wanted, out);
     }
     size_t kept = 0;
     for (llama_token token = 0; token < n; token++) {
-        if (llama->allowed[token]) {
+        if (llama->head.allowed[token]) {
             out[kept++] = (llama_token_data){token, logits[token], 0.0f};
         }
     }

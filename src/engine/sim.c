@@ -114,7 +114,7 @@ static bool sim_token_is_user_defined(struct hearth_engine *engine, hearth_token
 static void sim_destroy(struct hearth_engine *engine) {
     struct sim *sim = hearth_sim_of(engine);
     hearth_sim_state_finish(sim);
-    hearth_grammar_vocabulary_destroy(sim->vocabulary);
+    hearth_engine_finish(engine);
     free(sim->outputs);
     free(sim->output_wanted);
     free(sim);

@@ -108,9 +108,8 @@ struct sim {
     bool *output_wanted;
     size_t output_count; /* size of the last batch that was computed */
 
-    _Atomic int64_t now_ns;                       /* read by any thread, moved by the engine's */
-    struct hearth_grammar_vocabulary *vocabulary; /* made for the first grammar */
-    uint64_t seeds_drawn;                         /* a "random" seed is the next one of a fixed series */
+    _Atomic int64_t now_ns; /* read by any thread, moved by the engine's */
+    uint64_t seeds_drawn;   /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
     struct {
         _Atomic uint64_t decoded_tokens, page_exports, page_imports, snapshot_exports, snapshot_imports, shared_tokens;

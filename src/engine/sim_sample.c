@@ -25,7 +25,6 @@ struct sim_sampler {
     struct hearth_tokens history; /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;
     uint64_t seed, draws;
-    uint8_t *allowed; /* by token, under a grammar */
 };
 
 struct sim_candidate {
@@ -107,20 +106,6 @@ static void candidates_draw(const struct sim *sim, sim_state state, struct candi
 
 /* ---- samplers ---- */
 
-static bool add_constraint(struct sim *sim, struct sim_sampler *sampler, const struct hearth_grammar *grammar,
-                           struct hearth_errmsg *msg) {
-    if (sim->vocabulary == NULL) {
-        const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&sim->base);
-        sim->vocabulary = hearth_grammar_vocabulary_create(&tokens);
-    }
-    sampler->allowed = malloc(sim->base.caps.vocab_tokens);
-    if (sim->vocabulary == NULL || sampler->allowed == NULL) {
-        (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
-        return false;
-    }
-    return hearth_grammar_constraint_create(sim->vocabulary, grammar, &sampler->head.constraint, msg) == HEARTH_OK;
-}
-
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                  struct hearth_errmsg *msg) {
     struct sim *sim = hearth_sim_of(engine);
@@ -148,7 +133,8 @@ struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, c
             goto nomem;
         }
     }
-    if (sampling->grammar != NULL && !add_constraint(sim, sampler, sampling->grammar, msg)) {
+    if (sampling->grammar != NULL &&
+        hearth_engine_constrain(engine, sampling->grammar, &sampler->head, msg) != HEARTH_OK) {
         hearth_sim_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
@@ -167,7 +153,6 @@ void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_samp
     if (sampler != NULL) {
         hearth_grammar_constraint_destroy(sampler->head.constraint);
         hearth_tokens_finish(&sampler->history);
-        free(sampler->allowed);
         free(sampler->biases);
         free(sampler);
     }
@@ -296,14 +281,14 @@ static bool closes(const struct hearth_engine *engine, hearth_token token) {
 static hearth_token choose_allowed(const struct hearth_engine *engine, struct sim_sampler *sampler, sim_state state,
                                    hearth_token token) {
     uint64_t h = sim_mix(sim_mix(state, sampler->seed), sampler->draws);
-    size_t n = hearth_grammar_constraint_mask(sampler->head.constraint, sampler->allowed), closing = 0;
+    size_t n = hearth_grammar_constraint_mask(sampler->head.constraint, engine->allowed), closing = 0;
     for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
-        closing += sampler->allowed[i] && closes(engine, (hearth_token)i);
+        closing += engine->allowed[i] && closes(engine, (hearth_token)i);
     }
     bool close = closing > 0 && h % 3 != 0;
     size_t left = (size_t)(h >> 8) % (close ? closing : n > 0 ? n : 1);
     for (uint32_t i = 0; n > 0 && i < engine->caps.vocab_tokens; i++) {
-        if (sampler->allowed[i] && (!close || closes(engine, (hearth_token)i)) && left-- == 0) {
+        if (engine->allowed[i] && (!close || closes(engine, (hearth_token)i)) && left-- == 0) {
             return (hearth_token)i;
         }
     }
