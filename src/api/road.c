@@ -18,6 +18,8 @@ bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *
     if (job->rendered.prompt_count > 0) {
         job->rendered.first_tokens = (uint32_t)job->rendered.prompts[0].tokens.n;
     }
+    json_decref(job->parsed.prompts); /* may be far more than the tokens */
+    job->parsed.prompts = NULL;
     if (road->answer == NULL) {
         job->dialect = road->dialect;
         return true;

@@ -84,9 +84,9 @@ static bool add_turn(const struct hearth_job *job, const struct hearth_turn *tur
                      struct hearth_api_resolved *out, struct hearth_api_error *error) {
     json_t *body = hearth_api_json_read(&turn->body);
     const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
-    bool ok = input == NULL || hearth_api_items_read(job, input, param, true, &out->history, error);
+    bool ok = input == NULL || hearth_api_items_read(job, input, param, NULL, &out->history, error);
     const size_t reply = out->history.count;
-    ok = ok && (output == NULL || hearth_api_items_read(job, output, param, true, &out->history, error));
+    ok = ok && (output == NULL || hearth_api_items_read(job, output, param, NULL, &out->history, error));
     if (ok && json_is_true(json_object_get(body, "continues"))) {
         join_reply(&out->history, reply);
     }

@@ -84,7 +84,8 @@ void hearth_api_stored_write(struct hearth_job *job);
 struct hearth_conversation_lock;
 
 /* One response at a time: 409 while another one is running on this conversation. */
-bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out);
+bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
+                              struct hearth_api_error *error);
 void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
 
 /* ---- sessions/deletion_worker.c: what deletions leave to be done ---- */
@@ -109,10 +110,14 @@ bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt);
 
 /* ---- items.c: messages as items of OpenAI's Responses API, the form in which turns are stored ---- */
 
-/* Appends messages to a history. Items of one reply (reasoning, message, calls in a row) become one message.
- * `param` names the field in errors ("input"). `trusted`: they come from the store. */
-bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, bool trusted,
+/* Appends messages to a history. Items of one reply (reasoning, message, calls in a row) become one message. `param`
+ * names the field in errors ("input"). `unanswered`: an array for what hearth_api_items_check() is to check; NULL: they
+ * come from the store. */
+bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, json_t *unanswered,
                            struct hearth_history *history, struct hearth_api_error *error);
+/* False: a result among the items has no call there, nor in what stood in front of them. */
+bool hearth_api_items_check(const json_t *unanswered, const struct hearth_history *past, const char *param,
+                            struct hearth_api_error *error);
 /* A message as items, without ids. NULL: out of memory. */
 json_t *hearth_api_items_of_message(const struct hearth_message *message);
 

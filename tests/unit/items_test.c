@@ -25,7 +25,11 @@ static json_t *parse(const char *text) {
 }
 
 static bool read(struct hearth_job *job, json_t *items, bool trusted) {
-    const bool ok = hearth_api_items_read(job, items, "input", trusted, &job->resolved.history, &job->error);
+    static const struct hearth_history none;
+    json_t *unanswered = trusted ? NULL : json_array();
+    const bool ok = hearth_api_items_read(job, items, "input", unanswered, &job->resolved.history, &job->error) &&
+                    hearth_api_items_check(unanswered, &none, "input", &job->error);
+    json_decref(unanswered);
     json_decref(items);
     return ok;
 }

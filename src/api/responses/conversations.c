@@ -67,11 +67,13 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
                         ITEMS_MAX);
         return NULL;
     }
-    json_t *items = hearth_inputs_get(job, given, "items"), *clean = NULL;
-    if (items != NULL && hearth_api_items_read(job, items, "items", false, &job->resolved.history, &job->error) &&
+    json_t *items = hearth_inputs_get(job, given, "items"), *unanswered = json_array(), *clean = NULL;
+    if (items != NULL && hearth_api_items_read(job, items, "items", unanswered, &job->parsed.history, &job->error) &&
+        hearth_api_items_check(unanswered, &job->resolved.history, "items", &job->error) &&
         (clean = hearth_inputs_clean(items)) == NULL) {
         hearth_api_fail_nomem(&job->error);
     }
+    json_decref(unanswered);
     json_decref(items);
     return clean;
 }
@@ -206,7 +208,7 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
         json_decref(list);
         return false;
     }
-    bool ok = hearth_conversation_lock(job, session.name, &lock) &&
+    bool ok = hearth_conversation_lock(job, session.name, &lock, &job->error) &&
               hearth_api_stored_from_session(job, session.name, true, "conversation_id", &job->resolved, &job->error);
     json_t *items = ok ? read_items(job, body) : NULL;
     if (ok && job->resolved.stored->line.count > 0) { /* by now it may be another one */
@@ -327,7 +329,7 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     char *name = hearth_job_param(job, 0);
     (void)body;
     bool ok = name != NULL || hearth_api_fail_nomem(&job->error);
-    ok = ok && hearth_conversation_lock(job, name, &lock) && load_line(job, &session, &line) &&
+    ok = ok && hearth_conversation_lock(job, name, &lock, &job->error) && load_line(job, &session, &line) &&
          find_item(job, &line, &at, &index);
     if (ok) {
         json_t *less = without_item(&line.turns[at], (size_t)index);

@@ -21,8 +21,8 @@ struct item_reader {
     struct hearth_history *history;
     struct hearth_api_error *error;
     const char *param;
-    bool trusted;
-    size_t index; /* of the item */
+    json_t *unanswered; /* results whose calls are not among the items: [index, id]; NULL: they come from the store */
+    size_t index;       /* of the item */
     struct hearth_message *reply;
     struct hearth_buf content, reasoning;
     struct hearth_buf unseen;  /* what notes say, of the item that is being read */
@@ -317,14 +317,12 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
     if (output == NULL) {
         return fail_item(reader, hearth_fields_code(output), ".output", "a function call output needs its output");
     }
-    if (!reader->trusted && !note_calls(reader)) {
+    if (reader->unanswered != NULL && !note_calls(reader)) {
         return false;
     }
-    if (!reader->trusted && json_object_get(reader->call_ids, id) == NULL) {
-        char param[64];
-        snprintf(param, sizeof param, "%s[%zu].call_id", reader->param, reader->index);
-        return hearth_api_fail(reader->error, 400, "invalid_value", param,
-                               "No tool call found for function call output with call_id %.200s.", id);
+    if (reader->unanswered != NULL && json_object_get(reader->call_ids, id) == NULL &&
+        json_array_append_new(reader->unanswered, json_pack("[I, O]", (json_int_t)reader->index, call_id)) < 0) {
+        return hearth_api_fail_nomem(reader->error);
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_TOOL);
     bool ok = message != NULL || hearth_api_fail_nomem(reader->error);
@@ -426,7 +424,7 @@ static bool read_item(struct item_reader *reader, const json_t *item) {
     const json_t *type = hearth_api_json_get(item, "type");
     const char *word = json_string_value(type);
     char what[96];
-    if (json_is_null(item) && reader->trusted) {
+    if (json_is_null(item) && reader->unanswered == NULL) {
         return true; /* it was deleted */
     }
     if (!json_is_object(item)) {
@@ -447,9 +445,10 @@ static bool read_item(struct item_reader *reader, const json_t *item) {
     return fail_item(reader, "unsupported_value", ".type", what);
 }
 
-bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, bool trusted,
+bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, json_t *unanswered,
                            struct hearth_history *history, struct hearth_api_error *error) {
-    struct item_reader reader = {.job = job, .history = history, .error = error, .param = param, .trusted = trusted};
+    struct item_reader reader = {
+        .job = job, .history = history, .error = error, .param = param, .unanswered = unanswered};
     const size_t count = json_array_size(items);
     bool ok = true;
     history->ends_empty = false;
@@ -462,6 +461,29 @@ bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, co
     hearth_buf_finish(&reader.content);
     hearth_buf_finish(&reader.reasoning);
     hearth_buf_finish(&reader.unseen);
+    return ok;
+}
+
+bool hearth_api_items_check(const json_t *unanswered, const struct hearth_history *past, const char *param,
+                            struct hearth_api_error *error) {
+    json_t *ids = NULL;
+    bool ok = true;
+    size_t i;
+    const json_t *result;
+    for (i = 0; ok && i < past->count && json_array_size(unanswered) > 0; i++) {
+        ok = hearth_api_call_ids_add(&ids, past->messages[i]) || hearth_api_fail_nomem(error);
+    }
+    json_array_foreach(unanswered, i, result) {
+        const char *id = json_string_value(json_array_get(result, 1));
+        if (ok && json_object_get(ids, id) == NULL) {
+            char place[64];
+            snprintf(place, sizeof place, "%s[%zu].call_id", param,
+                     (size_t)json_integer_value(json_array_get(result, 0)));
+            ok = hearth_api_fail(error, 400, "invalid_value", place,
+                                 "No tool call found for function call output with call_id %.200s.", id);
+        }
+    }
+    json_decref(ids);
     return ok;
 }
 

@@ -12,29 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool fail_type(struct hearth_job *job, const char *param, const char *what) {
-    return hearth_api_fail(&job->error, 400, "invalid_type", param, "%s must be %s", param, what);
+static bool fail_type(struct hearth_api_error *error, const char *param, const char *what) {
+    return hearth_api_fail(error, 400, "invalid_type", param, "%s must be %s", param, what);
 }
 
 /* ---- the chat's form ---- */
 
 /* text.format, as response_format. */
-static bool put_format(struct hearth_job *job, const json_t *body, json_t *chat) {
+static bool put_format(const json_t *body, json_t *chat, struct hearth_api_error *error) {
     const json_t *text = hearth_api_json_get(body, "text");
     const json_t *format = hearth_api_json_get(text, "format");
     const json_t *type = hearth_api_json_get(format, "type");
     const char *word = json_string_value(type);
     if (text != NULL && !json_is_object(text)) {
-        return fail_type(job, "text", "an object");
+        return fail_type(error, "text", "an object");
     }
     if (format == NULL) {
         return true;
     }
     if (!json_is_object(format)) {
-        return fail_type(job, "text.format", "an object");
+        return fail_type(error, "text.format", "an object");
     }
     if (word == NULL) {
-        return hearth_api_fail(&job->error, 400, type == NULL ? "missing_required_parameter" : "invalid_type",
+        return hearth_api_fail(error, 400, type == NULL ? "missing_required_parameter" : "invalid_type",
                                "text.format.type", "text.format.type must be a string");
     }
     json_t *form = strcmp(word, "json_schema") != 0
@@ -42,7 +42,7 @@ static bool put_format(struct hearth_job *job, const json_t *body, json_t *chat)
                        : json_pack("{s:s, s:{s:O*, s:O*, s:O*}}", "type", word, "json_schema", "name",
                                    json_object_get(format, "name"), "schema", json_object_get(format, "schema"),
                                    "strict", json_object_get(format, "strict"));
-    return json_object_set_new(chat, "response_format", form) == 0 || hearth_api_fail_nomem(&job->error);
+    return json_object_set_new(chat, "response_format", form) == 0 || hearth_api_fail_nomem(error);
 }
 
 /* Names that mean something else in a chat, or that only chats have. */
@@ -54,13 +54,13 @@ static const char *const not_chats[] = {
     "instructions", "input",
 };
 
-/* The body in the chat's form, without tools. NULL: job->error is filled. */
-static json_t *chat_body(struct hearth_job *job, const json_t *body) {
+/* The body in the chat's form, without tools. NULL: the error is filled. */
+static json_t *chat_body(const json_t *body, struct hearth_api_error *error) {
     json_t *most = hearth_api_json_get(body, "max_output_tokens");
     json_t *chat = json_copy((json_t *)(uintptr_t)body);
     int64_t tokens;
     if (most != NULL && (!hearth_api_json_integer(most, &tokens) || tokens < 0)) {
-        hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
+        hearth_api_fail(error, 400, "invalid_value", "max_output_tokens",
                         "max_output_tokens must be a whole number that is not negative");
         json_decref(chat);
         return NULL;
@@ -70,10 +70,10 @@ static json_t *chat_body(struct hearth_job *job, const json_t *body) {
     }
     if (chat == NULL || (most != NULL && json_object_set(chat, "max_completion_tokens", most) < 0)) {
         json_decref(chat);
-        hearth_api_fail_nomem(&job->error);
+        hearth_api_fail_nomem(error);
         return NULL;
     }
-    if (!put_format(job, body, chat)) {
+    if (!put_format(body, chat, error)) {
         json_decref(chat);
         return NULL;
     }
@@ -115,24 +115,24 @@ static void rename_error(struct hearth_api_error *error, const struct hearth_off
 }
 
 /* Sampling, tools, format and reasoning. */
-static bool read_chat(struct hearth_job *job, const json_t *body, const json_t *items, json_t *names) {
+static bool read_chat(const struct hearth_api *api, const json_t *body, struct hearth_response *response,
+                      struct hearth_api_parsed *out, struct hearth_api_error *error) {
     struct hearth_offers *offers = calloc(1, sizeof *offers);
     json_t *chat = NULL;
     bool ok = offers != NULL && (offers->tools = json_array()) != NULL;
     if (!ok) {
-        hearth_api_fail_nomem(&job->error);
+        hearth_api_fail_nomem(error);
     } else {
-        chat = chat_body(job, body);
-        ok = chat != NULL && hearth_offers_read(job, body, items, offers, names, chat);
+        chat = chat_body(body, error);
+        ok = chat != NULL && hearth_offers_read(error, body, response->items, offers, response->names, chat);
     }
     if (ok) {
-        ok = hearth_generation_read(job->api, chat, false, &job->parsed.generation, &job->error) &&
-             hearth_api_prompts_alloc(1, &job->rendered, &job->error) &&
-             hearth_api_tools_read(job->api, chat, &job->parsed.chat, &job->error) &&
-             hearth_response_format_read(chat, &job->parsed.chat, &job->error) &&
-             hearth_api_reasoning_read(job->api, chat, &job->parsed.chat, &job->error);
+        ok = hearth_generation_read(api, chat, false, &out->generation, error) &&
+             hearth_api_tools_read(api, chat, &out->chat, error) &&
+             hearth_response_format_read(chat, &out->chat, error) &&
+             hearth_api_reasoning_read(api, chat, &out->chat, error);
         if (!ok) {
-            rename_error(&job->error, offers);
+            rename_error(error, offers);
         }
     }
     json_decref(chat);
@@ -145,55 +145,56 @@ static bool read_chat(struct hearth_job *job, const json_t *body, const json_t *
 
 /* ---- what only responses have ---- */
 
-static bool read_bool(struct hearth_job *job, const json_t *body, const char *name, bool *out) {
+static bool read_bool(const json_t *body, const char *name, bool *out, struct hearth_api_error *error) {
     const json_t *value = hearth_api_json_get(body, name);
     if (value != NULL && !json_is_boolean(value)) {
-        return fail_type(job, name, "true or false");
+        return fail_type(error, name, "true or false");
     }
     *out = value != NULL ? json_is_true(value) : *out;
     return true;
 }
 
-static bool read_include(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+static bool read_include(const json_t *body, struct hearth_response *response, struct hearth_generation *generation,
+                         struct hearth_api_error *error) {
     const json_t *include = hearth_api_json_get(body, "include"), *top = hearth_api_json_get(body, "top_logprobs");
     int64_t count = 0;
     if (include != NULL && !json_is_array(include)) {
-        return fail_type(job, "include", "an array of strings");
+        return fail_type(error, "include", "an array of strings");
     }
     for (size_t i = 0; i < json_array_size(include); i++) {
         const char *word = json_string_value(json_array_get(include, i));
         if (word == NULL) {
-            return fail_type(job, "include", "an array of strings");
+            return fail_type(error, "include", "an array of strings");
         }
         response->encrypts |= strcmp(word, "reasoning.encrypted_content") == 0;
         response->logprobs |= strcmp(word, "message.output_text.logprobs") == 0;
     }
     if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
-        return hearth_api_fail(&job->error, 400, "invalid_value", "top_logprobs",
+        return hearth_api_fail(error, 400, "invalid_value", "top_logprobs",
                                "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
     }
     if (response->logprobs || count > 0) {
         response->logprobs = true;
-        job->parsed.generation.sampling.logprobs = (int32_t)count;
+        generation->sampling.logprobs = (int32_t)count;
     }
     return true;
 }
 
-static bool read_reasoning(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+static bool read_reasoning(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
     const json_t *reasoning = hearth_api_json_get(body, "reasoning");
     const json_t *summary = hearth_api_json_get(reasoning, "summary");
     if (summary == NULL) {
         summary = hearth_api_json_get(reasoning, "generate_summary"); /* the older name */
     }
     if (summary != NULL && !json_is_string(summary)) {
-        return fail_type(job, "reasoning.summary", "auto, concise or detailed");
+        return fail_type(error, "reasoning.summary", "auto, concise or detailed");
     }
     response->summarises = summary != NULL && strcmp(json_string_value(summary), "none") != 0;
     return true;
 }
 
 /* For how long the state of the prompt is to be kept: the one place where a request's caching wishes are read. */
-static bool read_caching(struct hearth_job *job, const json_t *body) {
+static bool read_caching(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     static const struct {
         const char *word;
         int64_t seconds;
@@ -205,7 +206,7 @@ static bool read_caching(struct hearth_job *job, const json_t *body) {
     static const char *const names[] = {"prompt_cache_retention", "prompt_cache_options"};
     int64_t longest = 0;
     if (options != NULL && !json_is_object(options)) {
-        return fail_type(job, "prompt_cache_options", "an object");
+        return fail_type(error, "prompt_cache_options", "an object");
     }
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         const char *word = json_string_value(asked[i]);
@@ -217,117 +218,93 @@ static bool read_caching(struct hearth_job *job, const json_t *body) {
             }
         }
         if (!known) {
-            return hearth_api_fail(&job->error, 400, "invalid_value", names[i],
-                                   "%s: a time like 30m, 12h or 24h is needed", names[i]);
+            return hearth_api_fail(error, 400, "invalid_value", names[i], "%s: a time like 30m, 12h or 24h is needed",
+                                   names[i]);
         }
     }
     if (longest > 0) { /* what ends with the last message */
-        job->parsed.generation.breakpoints[job->parsed.generation.breakpoint_count++] =
+        generation->breakpoints[generation->breakpoint_count++] =
             (struct hearth_breakpoint){.message = 0, .upto = SIZE_MAX, .ttl_us = longest * 1000000};
     }
     return true;
 }
 
-static bool read_options(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+static bool read_options(const struct hearth_job *job, const json_t *body, struct hearth_response *response,
+                         struct hearth_generation *generation, struct hearth_api_error *error) {
     const json_t *truncation = hearth_api_json_get(body, "truncation");
     const char *word = json_string_value(truncation);
     if (truncation != NULL && (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "disabled") != 0))) {
-        return hearth_api_fail(&job->error, 400, word == NULL ? "invalid_type" : "invalid_value", "truncation",
+        return hearth_api_fail(error, 400, word == NULL ? "invalid_type" : "invalid_value", "truncation",
                                "truncation must be auto or disabled");
     }
     if (hearth_api_json_get(body, "prompt") != NULL) {
-        return hearth_api_fail(&job->error, 400, "unsupported_parameter", "prompt",
+        return hearth_api_fail(error, 400, "unsupported_parameter", "prompt",
                                "prompt: prompt templates are kept by OpenAI only; use instructions and input");
     }
     response->truncates = word != NULL && strcmp(word, "auto") == 0;
     /* A key that may keep nothing need not say so. */
     response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
-    if (!read_bool(job, body, "store", &response->stores) ||
-        !read_bool(job, body, "background", &response->background) ||
-        !hearth_metadata_check(hearth_api_json_get(body, "metadata"), &job->error) ||
-        !read_include(job, body, response) || !read_reasoning(job, body, response) || !read_caching(job, body)) {
+    if (!read_bool(body, "store", &response->stores, error) ||
+        !read_bool(body, "background", &response->background, error) ||
+        !hearth_metadata_check(hearth_api_json_get(body, "metadata"), error) ||
+        !read_include(body, response, generation, error) || !read_reasoning(body, response, error) ||
+        !read_caching(body, generation, error)) {
         return false;
     }
     if (response->locks && (response->stores || response->background) &&
-        !hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error)) {
+        !hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error)) {
         return false;
     }
     if (response->background && !response->stores) {
-        return hearth_api_fail(&job->error, 400, "invalid_value", "background",
+        return hearth_api_fail(error, 400, "invalid_value", "background",
                                "background needs store: a response that is not stored cannot be polled");
     }
     return true;
 }
 
-static bool read_instructions(struct hearth_job *job, const json_t *body) {
+static bool read_instructions(const struct hearth_api *api, const json_t *body, struct hearth_response *response,
+                              struct hearth_api_error *error) {
     const json_t *instructions = hearth_api_json_get(body, "instructions");
     if (instructions != NULL && !json_is_string(instructions)) {
-        return fail_type(job, "instructions", "a string");
+        return fail_type(error, "instructions", "a string");
     }
     if (json_string_length(instructions) == 0) {
         return true;
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
+    response->instructions = message;
     if (message != NULL) {
         message->content = strndup(json_string_value(instructions), json_string_length(instructions));
         message->content_len = message->content != NULL ? strlen(message->content) : 0;
     }
     if (message == NULL || message->content == NULL) {
-        hearth_message_unref(message);
-        return hearth_api_fail_nomem(&job->error);
+        return hearth_api_fail_nomem(error);
     }
-    hearth_api_message_strip_lines(job->api, message);
-    if (!hearth_message_seal(message) || !hearth_history_add(&job->resolved.history, message)) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    return true;
-}
-
-static bool read_previous(struct hearth_job *job, const char *id) {
-    if (hearth_api_stored_from_turn(job, id, "previous_response_id", &job->resolved, &job->error)) {
-        return true;
-    }
-    if (job->error.status == 404) {
-        hearth_api_fail(&job->error, 400, "previous_response_not_found", "previous_response_id",
-                        "Previous response with id '%.100s' not found.", id);
-    }
-    return false;
+    hearth_api_message_strip_lines(api, message);
+    return hearth_message_seal(message) || hearth_api_fail_nomem(error);
 }
 
 /* What the request goes on from. */
-static bool read_past(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+static bool read_past(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
     const json_t *previous = hearth_api_json_get(body, "previous_response_id");
     const json_t *conversation = hearth_api_json_get(body, "conversation");
     const json_t *name = json_is_object(conversation) ? hearth_api_json_get(conversation, "id") : conversation;
     if (previous != NULL && !json_is_string(previous)) {
-        return fail_type(job, "previous_response_id", "a string");
+        return fail_type(error, "previous_response_id", "a string");
     }
     if (conversation != NULL && !json_is_string(name)) {
-        return fail_type(job, "conversation", "the id of a conversation, or an object with one");
+        return fail_type(error, "conversation", "the id of a conversation, or an object with one");
     }
     if (previous != NULL && conversation != NULL) {
-        return hearth_api_fail(&job->error, 400, "mutually_exclusive_parameters", "previous_response_id",
+        return hearth_api_fail(error, 400, "mutually_exclusive_parameters", "previous_response_id",
                                "previous_response_id and conversation exclude each other");
     }
-    if (previous != NULL) {
-        return read_previous(job, json_string_value(previous));
-    }
-    if (conversation == NULL) {
-        return true;
-    }
-    response->stores = true; /* what is said in a conversation belongs to it */
-    if (response->locks && !hearth_conversation_lock(job, json_string_value(name), &response->lock)) {
-        return false;
-    }
-    if (hearth_api_stored_from_session(job, json_string_value(name), true, "conversation", &job->resolved,
-                                       &job->error)) {
-        return true;
-    }
-    if (job->error.status == 404) {
-        hearth_api_fail(&job->error, 404, "conversation_not_found", "conversation",
-                        "Conversation with id '%.100s' not found.", json_string_value(name));
-    }
-    return false;
+    response->previous = previous != NULL ? strdup(json_string_value(previous)) : NULL;
+    response->conversation = conversation != NULL ? strdup(json_string_value(name)) : NULL;
+    response->stores = response->stores || conversation != NULL; /* what is said in one belongs to it */
+    return ((response->previous != NULL) == (previous != NULL) &&
+            (response->conversation != NULL) == (conversation != NULL)) ||
+           hearth_api_fail_nomem(error);
 }
 
 /* ---- what the response says of it ---- */
@@ -360,7 +337,8 @@ static json_t *text_json(const json_t *body) {
 }
 
 /* Fills response->echo. False: out of memory. */
-static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+static bool make_echo(const struct hearth_api *api, const json_t *body, const struct hearth_generation *generation,
+                      struct hearth_response *response) {
     /* Members that are printed as they came, null where they did not. */
     static const char *const same[] = {
         "instructions",         "max_output_tokens", "max_tool_calls",
@@ -368,15 +346,12 @@ static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_
         "prompt_cache_options", "safety_identifier", "user",
         "top_logprobs",
     };
-    const struct hearth_sampling *sampling = &job->parsed.generation.sampling;
+    const struct hearth_sampling *sampling = &generation->sampling;
     const json_t *reasoning = hearth_api_json_get(body, "reasoning"), *tier = hearth_api_json_get(body, "service_tier");
-    const char *conversation = job->resolved.stored != NULL && hearth_api_json_get(body, "conversation") != NULL
-                                   ? job->resolved.stored->session
-                                   : NULL;
     json_t *echo = json_pack(
         "{s:s, s:b, s:o, s:o, s:o, s:{s:O?, s:O?}, s:s, s:b, s:o, s:o, s:o, s:o, s:s}", "model",
-        job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name, "background",
-        (int)response->background, "metadata", said(body, "metadata", json_object()), "parallel_tool_calls",
+        generation->model != NULL ? generation->model : api->model_name, "background", (int)response->background,
+        "metadata", said(body, "metadata", json_object()), "parallel_tool_calls",
         said(body, "parallel_tool_calls", json_true()), "text", text_json(body), "reasoning", "effort",
         hearth_api_json_get(reasoning, "effort"), "summary", hearth_api_json_get(reasoning, "summary"), "service_tier",
         tier == NULL || strcmp(json_string_value(tier), "auto") == 0 ? "default" : json_string_value(tier), "store",
@@ -389,59 +364,99 @@ static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
         ok = json_object_set_new(echo, same[i], said(body, same[i], json_null())) == 0;
     }
-    if (ok && conversation != NULL) {
-        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(conversation))) == 0;
+    if (ok && response->conversation != NULL) {
+        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(response->conversation))) ==
+             0;
     }
     response->echo = echo;
     return ok;
 }
 
-/* ---- the whole ---- */
+/* ---- the road ---- */
 
-/* The request's own items: read, and kept for the store. */
-static bool read_items(struct hearth_job *job, const json_t *items, struct hearth_response *response) {
-    const size_t before = job->resolved.history.count;
-    if (job->resolved.stored != NULL || response->stores) {
-        struct hearth_api_stored *stored = hearth_api_stored_make(&job->resolved, &job->error);
+static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                  struct hearth_api_error *error) {
+    struct hearth_response *response = job->dialect_state;
+    if (!read_chat(job->api, body, response, out, error) ||
+        !read_options(job, body, response, &out->generation, error) ||
+        !read_instructions(job->api, body, response, error) || !read_past(body, response, error) ||
+        !hearth_api_items_read(job, response->items, "input", response->unanswered, &out->history, error)) {
+        return false;
+    }
+    response->first_index = json_array_size(response->items);
+    out->generation.room_tokens = hearth_api_prompt_room(job->api, out->generation.max_tokens);
+    return make_echo(job->api, body, &out->generation, response) || hearth_api_fail_nomem(error);
+}
+
+/* Puts the messages of what the request goes on from into the history. */
+static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolved *out,
+                         struct hearth_api_error *error) {
+    struct hearth_response *response = job->dialect_state;
+    const char *previous = response->previous, *conversation = response->conversation;
+    if (previous != NULL && !hearth_api_stored_from_turn(job, previous, "previous_response_id", out, error)) {
+        return error->status != 404 ? false
+                                    : hearth_api_fail(error, 400, "previous_response_not_found", "previous_response_id",
+                                                      "Previous response with id '%.100s' not found.", previous);
+    }
+    if (conversation == NULL) {
+        return true;
+    }
+    if (response->locks && !hearth_conversation_lock(job, conversation, &response->lock, error)) {
+        return false;
+    }
+    return hearth_api_stored_from_session(job, conversation, true, "conversation", out, error) ||
+           (error->status == 404 && hearth_api_fail(error, 404, "conversation_not_found", "conversation",
+                                                    "Conversation with id '%.100s' not found.", conversation));
+}
+
+static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    const struct hearth_response *response = job->dialect_state;
+    const struct hearth_history *own = &job->parsed.history;
+    struct hearth_history *history = &out->history;
+    if (response->instructions != NULL && !hearth_history_add(history, hearth_message_ref(response->instructions))) {
+        return hearth_api_fail_nomem(error);
+    }
+    if (!resolve_past(job, out, error)) {
+        return false;
+    }
+    if (out->stored != NULL || response->stores) {
+        struct hearth_api_stored *stored = hearth_api_stored_make(out, error);
         if (stored == NULL) {
             return false;
         }
-        stored->first_new = before;
+        stored->first_new = history->count;
         stored->system_apart = true;
     }
-    if (!hearth_api_items_read(job, items, "input", false, &job->resolved.history, &job->error)) {
+    if (!hearth_api_items_check(response->unanswered, history, "input", error)) {
         return false;
     }
-    if (job->resolved.history.count == 0 ||
-        (job->resolved.history.count == before && job->resolved.history.ends_empty)) {
-        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
+    if (own->count == 0 && (own->ends_empty || history->count == 0)) {
+        return hearth_api_fail(error, 400, "missing_required_parameter", "input",
                                "input: a string or items are needed%s",
-                               job->resolved.history.ends_empty ? " that have any content" : "");
+                               own->ends_empty ? " that have any content" : "");
     }
-    response->first_index = json_array_size(items);
-    return !response->stores ||
-           hearth_api_stored_plan_write(job, hearth_inputs_clean(items), true, &job->resolved, &job->error);
-}
-
-static bool make_prompt(struct hearth_job *job, const struct hearth_response *response) {
-    static const struct hearth_offers none;
-    struct hearth_api_resolved *resolved = &job->resolved;
-    struct hearth_api_error *error = &job->error;
-    if (!hearth_api_chat_begin(job, resolved, error) || !hearth_api_chat_end(job, resolved, error) ||
-        !hearth_history_resolve(job, resolved, error) || !hearth_api_constraint_of_chat(job, &job->rendered, error) ||
-        !hearth_truncate_prompt(job, response->truncates)) {
-        rename_error(error, &none);
+    if (!hearth_history_append(history, own, 0, own->count)) {
+        return hearth_api_fail_nomem(error);
+    }
+    history->ends_empty = own->ends_empty;
+    if (response->stores &&
+        !hearth_api_stored_plan_write(job, hearth_inputs_clean(response->items), true, out, error)) {
         return false;
     }
-    return hearth_script_render(job, &job->rendered, error);
+    return hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
+           hearth_history_resolve(job, out, error);
 }
 
 void hearth_response_destroy(void *state) {
     struct hearth_response *response = state;
+    json_decref(response->unanswered);
     json_decref(response->echo);
     json_decref(response->names);
     json_decref(response->output);
     json_decref(response->extras);
+    hearth_message_unref(response->instructions);
+    free(response->previous);
+    free(response->conversation);
     hearth_response_item_destroy(response->open);
     hearth_conversation_unlock(&response->lock);
     free(response);
@@ -449,6 +464,9 @@ void hearth_response_destroy(void *state) {
 
 bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
                            bool store) {
+    static const struct hearth_offers none;
+    const struct hearth_api_road road = {
+        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = dialect};
     struct hearth_response *response = calloc(1, sizeof *response);
     if (response == NULL) {
         return hearth_api_fail_nomem(&job->error);
@@ -458,17 +476,22 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
     response->stores = store;
     response->locks = store;
     hearth_overflow_read(response, body);
+    response->unanswered = json_array();
     response->names = json_object();
     response->output = json_array();
     response->extras = json_array();
-    if (response->names == NULL || response->output == NULL || response->extras == NULL) {
+    if (response->unanswered == NULL || response->names == NULL || response->output == NULL ||
+        response->extras == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
-    const bool ok =
-        items != NULL && read_chat(job, body, items, response->names) && read_options(job, body, response) &&
-        read_instructions(job, body) && read_past(job, body, response) && read_items(job, items, response) &&
-        (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error)) && make_prompt(job, response);
-    json_decref(items);
-    return ok;
+    response->items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
+    const bool made =
+        response->items != NULL && (hearth_api_road_walk(job, &road, body) ||
+                                    (response->truncates && job->error.ctx_tokens > 0 && hearth_truncate_prompt(job)));
+    json_decref(response->items);
+    response->items = NULL;
+    if (!made) {
+        rename_error(&job->error, &none);
+    }
+    return made;
 }

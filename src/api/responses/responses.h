@@ -48,16 +48,20 @@ struct hearth_offers {
 
 /* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that
  * stand for something other than a plain function are noted in `names`: {name: {"custom": true} or {"namespace"}}. */
-bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t *items, struct hearth_offers *offers,
-                        json_t *names, json_t *chat);
+bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, const json_t *items,
+                        struct hearth_offers *offers, json_t *names, json_t *chat);
 
 /* ---- request.c ---- */
 
 /* A response on its way: job->dialect_state. */
 struct hearth_response {
-    json_t *echo;       /* what the response says of its request */
-    json_t *names;      /* as of hearth_offers_read() */
-    json_t *output;     /* array of printed items; whole once the reply is */
+    json_t *items;                       /* those of the request, references followed; NULL once the prompt is made */
+    json_t *unanswered;                  /* as of hearth_api_items_read() */
+    struct hearth_message *instructions; /* or NULL, as are: */
+    char *previous, *conversation;       /* what the request goes on from */
+    json_t *echo;                        /* what the response says of its request */
+    json_t *names;                       /* as of hearth_offers_read() */
+    json_t *output;                      /* array of printed items; whole once the reply is */
     json_t *extras;     /* array: of each item of the output, what is not in the store's items; null: nothing */
     size_t first_index; /* of the output's items in their ids */
     int64_t completed_unix;
@@ -78,8 +82,8 @@ void hearth_response_destroy(void *state);
 
 /* ---- truncate.c ---- */
 
-/* Makes the prompt. One that is too long loses its oldest turns where the request wants that. */
-bool hearth_truncate_prompt(struct hearth_job *job, bool truncates);
+/* The prompt is too long: the conversation loses its oldest turns until it fits. False: it does not, or job->error. */
+bool hearth_truncate_prompt(struct hearth_job *job);
 
 /* ---- overflow.c ---- */
 

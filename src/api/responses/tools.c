@@ -29,14 +29,14 @@ static bool is_hosted(const char *type) {
     return false;
 }
 
-static bool fail_tool(struct hearth_job *job, size_t index, const char *code, const char *what) {
+static bool fail_tool(struct hearth_api_error *error, size_t index, const char *code, const char *what) {
     char param[48];
     snprintf(param, sizeof param, "tools[%zu]", index);
-    return hearth_api_fail(&job->error, 400, code, param, "%s: %s", param, what);
+    return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
 }
 
 /* Appends a function; it is given up. What an item brings may be there already: a search finds deferred tools. */
-static bool add(struct hearth_job *job, json_t *function, size_t from, struct hearth_offers *offers) {
+static bool add(struct hearth_api_error *error, json_t *function, size_t from, struct hearth_offers *offers) {
     const char *name = json_string_value(json_object_get(function, "name"));
     if (offers->of_items && name != NULL && hearth_api_tool_find(offers->tools, name) != NULL) {
         json_decref(function);
@@ -44,13 +44,13 @@ static bool add(struct hearth_job *job, json_t *function, size_t from, struct he
     }
     if (offers->count == HEARTH_OFFERS_MAX) {
         json_decref(function);
-        return hearth_api_fail(&job->error, 400, "invalid_value", "tools", "tools: at most %u are allowed",
+        return hearth_api_fail(error, 400, "invalid_value", "tools", "tools: at most %u are allowed",
                                HEARTH_OFFERS_MAX);
     }
     offers->from[offers->count++] = from;
     return json_array_append_new(offers->tools, json_pack("{s:s, s:o}", "type", "function", "function", function)) ==
                0 ||
-           hearth_api_fail_nomem(&job->error);
+           hearth_api_fail_nomem(error);
 }
 
 /* Members that a chat's tool has one level deeper; what is not there is left out. */
@@ -82,21 +82,21 @@ static json_t *custom_of(const json_t *tool) {
     return function;
 }
 
-static bool note(struct hearth_job *job, json_t *names, const json_t *name, json_t *what) {
+static bool note(struct hearth_api_error *error, json_t *names, const json_t *name, json_t *what) {
     if (!json_is_string(name)) {
         json_decref(what); /* an error that the chat's reader finds */
         return true;
     }
-    return json_object_set_new(names, json_string_value(name), what) == 0 || hearth_api_fail_nomem(&job->error);
+    return json_object_set_new(names, json_string_value(name), what) == 0 || hearth_api_fail_nomem(error);
 }
 
-static bool add_namespace(struct hearth_job *job, const json_t *space, size_t index, struct hearth_offers *offers,
-                          json_t *names) {
+static bool add_namespace(struct hearth_api_error *error, const json_t *space, size_t index,
+                          struct hearth_offers *offers, json_t *names) {
     const json_t *name = hearth_api_json_get(space, "name"), *tools = hearth_api_json_get(space, "tools");
     size_t i;
     json_t *tool;
     if (!json_is_string(name) || !json_is_array(tools)) {
-        return fail_tool(job, index, "invalid_type", "a namespace needs a name and an array of tools");
+        return fail_tool(error, index, "invalid_type", "a namespace needs a name and an array of tools");
     }
     json_array_foreach(tools, i, tool) {
         const char *type = json_string_value(hearth_api_json_get(tool, "type"));
@@ -105,50 +105,51 @@ static bool add_namespace(struct hearth_job *job, const json_t *space, size_t in
         if (what != NULL && custom) {
             json_object_set_new(what, "custom", json_true());
         }
-        if (!note(job, names, hearth_api_json_get(tool, "name"), what) ||
-            !add(job, custom ? custom_of(tool) : function_of(tool), index, offers)) {
+        if (!note(error, names, hearth_api_json_get(tool, "name"), what) ||
+            !add(error, custom ? custom_of(tool) : function_of(tool), index, offers)) {
             return false;
         }
     }
     return true;
 }
 
-static bool add_tool(struct hearth_job *job, const json_t *tool, size_t index, struct hearth_offers *offers,
+static bool add_tool(struct hearth_api_error *error, const json_t *tool, size_t index, struct hearth_offers *offers,
                      json_t *names) {
     const json_t *given = hearth_api_json_get(tool, "type");
     const char *type = json_string_value(given);
     char what[128];
     if (!json_is_object(tool)) {
-        return fail_tool(job, index, "invalid_type", "a tool must be an object");
+        return fail_tool(error, index, "invalid_type", "a tool must be an object");
     }
     if (type == NULL) {
-        return fail_tool(job, index, given == NULL ? "missing_required_parameter" : "invalid_type",
+        return fail_tool(error, index, given == NULL ? "missing_required_parameter" : "invalid_type",
                          "a tool needs a type, a string");
     }
     if (strcmp(type, "function") == 0) {
-        return add(job, function_of(tool), index, offers);
+        return add(error, function_of(tool), index, offers);
     }
     if (strcmp(type, "custom") == 0) {
-        return note(job, names, hearth_api_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
-               add(job, custom_of(tool), index, offers);
+        return note(error, names, hearth_api_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
+               add(error, custom_of(tool), index, offers);
     }
     if (strcmp(type, "namespace") == 0) {
-        return add_namespace(job, tool, index, offers, names);
+        return add_namespace(error, tool, index, offers, names);
     }
     if (is_hosted(type)) {
         hearth_log(HEARTH_LOG_DEBUG, "api: tools[%zu]: %s runs on OpenAI's side and is left out", index, type);
         return true;
     }
     snprintf(what, sizeof what, "tools of type \"%.60s\" are not supported", type);
-    return fail_tool(job, index, "unsupported_value", what);
+    return fail_tool(error, index, "unsupported_value", what);
 }
 
-static bool add_tools(struct hearth_job *job, const json_t *tools, struct hearth_offers *offers, json_t *names) {
+static bool add_tools(struct hearth_api_error *error, const json_t *tools, struct hearth_offers *offers,
+                      json_t *names) {
     if (tools != NULL && !json_is_array(tools)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "tools", "tools must be an array");
+        return hearth_api_fail(error, 400, "invalid_type", "tools", "tools must be an array");
     }
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        if (!add_tool(job, json_array_get(tools, i), i, offers, names)) {
+        if (!add_tool(error, json_array_get(tools, i), i, offers, names)) {
             return false;
         }
     }
@@ -168,12 +169,12 @@ static json_t *choice_of(json_t *choice) {
     return json_incref(choice);
 }
 
-bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t *items, struct hearth_offers *offers,
-                        json_t *names, json_t *chat) {
+bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, const json_t *items,
+                        struct hearth_offers *offers, json_t *names, json_t *chat) {
     json_t *choice = hearth_api_json_get(body, "tool_choice");
     size_t i;
     json_t *item;
-    if (!add_tools(job, hearth_api_json_get(body, "tools"), offers, names)) {
+    if (!add_tools(error, hearth_api_json_get(body, "tools"), offers, names)) {
         return false;
     }
     offers->of_items = true;
@@ -181,13 +182,13 @@ bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t
         const char *type = json_string_value(hearth_api_json_get(item, "type"));
         const bool brings =
             type != NULL && (strcmp(type, "additional_tools") == 0 || strcmp(type, "tool_search_output") == 0);
-        if (brings && !add_tools(job, hearth_api_json_get(item, "tools"), offers, names)) {
+        if (brings && !add_tools(error, hearth_api_json_get(item, "tools"), offers, names)) {
             return false;
         }
     }
     if (offers->count > 0 && json_object_set(chat, "tools", offers->tools) < 0) {
-        return hearth_api_fail_nomem(&job->error);
+        return hearth_api_fail_nomem(error);
     }
     return choice == NULL || json_object_set_new(chat, "tool_choice", choice_of(choice)) == 0 ||
-           hearth_api_fail_nomem(&job->error);
+           hearth_api_fail_nomem(error);
 }

@@ -49,10 +49,6 @@ static void leave_out(struct hearth_job *job, size_t system, size_t cut) {
     }
 }
 
-static bool too_long(const struct hearth_job *job, bool made) {
-    return !made && job->error.ctx_tokens > 0;
-}
-
 /* Forgets the prompt that was made. */
 static void unmake(struct hearth_job *job) {
     struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
@@ -83,15 +79,13 @@ static size_t bytes_of(const struct hearth_history *history, size_t first, size_
     return bytes;
 }
 
-bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
+bool hearth_truncate_prompt(struct hearth_job *job) {
     struct hearth_history *history = &job->resolved.history;
     const size_t ctx = job->api->engine->caps.ctx_tokens, step = ctx / 4 * TOKEN_BYTES;
     size_t target = 0, gone_bytes = 0, gone = 0;
-    bool guessed = false;
-    job->parsed.generation.room_tokens = hearth_api_prompt_room(job->api, job->parsed.generation.max_tokens);
-    bool made = hearth_history_prompt(job, &job->rendered, &job->error);
+    bool guessed = false, made = false;
     const size_t system = hearth_history_system_count(history);
-    while (truncates && too_long(job, made)) {
+    while (!made && job->error.ctx_tokens > 0) {
         /* Text that is far too long is not tokenised; the error says how many tokens it has at the least. */
         const size_t counted = job->rendered.prompts[0].tokens.n, most = ctx - job->error.room_tokens;
         const size_t tokens = counted > 0 ? counted : job->error.prompt_tokens;
@@ -117,5 +111,5 @@ bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
     if (gone > 0) {
         hearth_log(HEARTH_LOG_INFO, "api: %zu messages are left out of a prompt that is longer than the context", gone);
     }
-    return made;
+    return made && hearth_script_render(job, &job->rendered, &job->error);
 }

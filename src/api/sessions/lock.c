@@ -16,10 +16,11 @@ struct hearth_conversation_lock {
 static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct hearth_conversation_lock *locks;
 
-bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out) {
+bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
+                              struct hearth_api_error *error) {
     struct hearth_conversation_lock *lock = malloc(sizeof *lock + strlen(name) + 1), *at;
     if (lock == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+        return hearth_api_fail_nomem(error);
     }
     lock->api = job->api;
     lock->owner = job->owner;
@@ -38,7 +39,7 @@ bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct h
     pthread_mutex_unlock(&locks_mutex);
     if (at != NULL) {
         free(lock);
-        return hearth_api_fail(&job->error, 409, "conversation_locked", "conversation",
+        return hearth_api_fail(error, 409, "conversation_locked", "conversation",
                                "Another process is currently operating on this conversation. Please retry in a few "
                                "seconds.");
     }
