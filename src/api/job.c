@@ -3,7 +3,7 @@
  *     loop: start ---> worker: prepare ---> loop: prepared ---> service, one request per choice
  *                                             |  error or finished body: respond          | events
  *                                             v                                           v
- *                                           freed <--- loop: completed <-- worker: keep <-- loop: events
+ *                                           freed <--- loop: completed <-- worker: store <- loop: events
  *                                                      the response ends   (jobs with a turn only)
  *
  * Events arrive on the service's thread and are queued per choice under the API's mutex (which outlives every job); the
@@ -448,7 +448,7 @@ static void job_completed(struct hearth_http_work *work) {
     free_if_over(job);
 }
 
-static void keep(struct hearth_job *job) {
+static void store_turn(struct hearth_job *job) {
     hearth_memory_begin();
     hearth_api_stored_write(job);
     hearth_http_post(job->api->http, &job->end.work);
@@ -466,6 +466,6 @@ static void complete(struct hearth_job *job, const struct hearth_api_error *fail
     }
     job->completing = true;
     job->end = (struct hearth_job_end){.work = {.run = job_completed}, .job = job};
-    job->pool_run = keep;
+    job->pool_run = store_turn;
     hearth_api_pool_push(job->api->pool, job);
 }

@@ -351,7 +351,7 @@ static enum hearth_limit passed(const size_t *found) {
 }
 
 static size_t memory_most(size_t body_bytes) {
-    return HEARTH_LIMIT_MEMORY_TIMES * body_bytes + HEARTH_LIMIT_MEMORY_SPARE;
+    return HEARTH_LIMIT_MEMORY_TIMES * body_bytes + HEARTH_LIMIT_MEMORY_EXTRA;
 }
 
 size_t hearth_limits_estimate(const char *text, size_t len) {
@@ -371,7 +371,7 @@ bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *
            hearth_api_fail(error, 413, "request_too_large", NULL,
                            "the body has %zu bytes, but what it says would take %zu in memory: the limit is %d times "
                            "the body and %zu more (limit: memory)",
-                           len, pass.bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_SPARE);
+                           len, pass.bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_EXTRA);
 }
 
 bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error) {
@@ -379,5 +379,5 @@ bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_erro
            hearth_api_fail(error, 413, "request_too_large", NULL,
                            "the body has %zu bytes, but its answer would take more memory than %d times the body and "
                            "%zu more (limit: memory)",
-                           body_bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_SPARE);
+                           body_bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_EXTRA);
 }

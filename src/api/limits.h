@@ -33,7 +33,7 @@ enum hearth_limit {
 
 /* The memory that a body's values may take is so many times its bytes, and this much more. */
 #define HEARTH_LIMIT_MEMORY_TIMES 10
-#define HEARTH_LIMIT_MEMORY_SPARE ((size_t)64 << 20)
+#define HEARTH_LIMIT_MEMORY_EXTRA ((size_t)64 << 20)
 
 /* Name and value of a row. */
 const char *hearth_limit_name(enum hearth_limit limit);

@@ -65,7 +65,7 @@ static bool is_known(struct hearth_grammars *grammars, struct hearth_digest dige
     return found;
 }
 
-static void keep(struct hearth_grammars *grammars, struct hearth_digest digest) {
+static void note_good(struct hearth_grammars *grammars, struct hearth_digest digest) {
     pthread_mutex_lock(&grammars->mutex);
     grammars->good[grammars->next++ % GOOD_GRAMMARS] = digest;
     pthread_mutex_unlock(&grammars->mutex);
@@ -80,7 +80,7 @@ static bool check_grammar(const struct hearth_job *job, const char *text, struct
     }
     int rc = engine->ops->grammar_check(engine, text, &reason);
     if (rc == HEARTH_OK) {
-        keep(job->api->grammars, digest);
+        note_good(job->api->grammars, digest);
         return true;
     }
     if (rc == HEARTH_ERR_NOMEM) {

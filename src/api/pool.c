@@ -29,7 +29,7 @@
  * end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
 #define STACK_KEPT ((size_t)256 << 10) /* of what a job has used; the rest goes back to the system */
-#define LOOK_MAX 256                   /* of the jobs that wait, looked at for the one to begin */
+#define SCAN_MAX 256                   /* of the jobs that wait, scanned for the one to begin */
 #define STUCK_US 3000000     /* CPU time beyond what a job may take: it has passed no cancel point for so long */
 #define STUCK_END_US 5000000 /* at the end, for a job that has been told */
 
@@ -81,17 +81,17 @@ static size_t running_of_tenant(const struct hearth_api_pool *pool, uint64_t ten
 
 static bool may_begin(const struct hearth_api_pool *pool, const struct hearth_job *job, size_t of_tenant) {
     const enum weight weight = weight_of(job);
-    const size_t spared = weight == COUNTING && pool->count > 2 ? 2 : 1;
+    const size_t reserved = weight == COUNTING && pool->count > 2 ? 2 : 1;
     return pool->count < 2 || ((weight == SHORT || running_of_weight(pool, LONG) + 1 < pool->count) &&
-                               (weight < COUNTING || running_of_weight(pool, COUNTING) + spared < pool->count) &&
+                               (weight < COUNTING || running_of_weight(pool, COUNTING) + reserved < pool->count) &&
                                of_tenant + 1 < pool->count);
 }
 
 /* The next job that a thread may begin, taken out of the line; NULL: none. */
 static struct hearth_job *take(struct hearth_api_pool *pool) {
     struct hearth_job *before = NULL, *best = NULL, *before_best = NULL;
-    size_t best_rank = SIZE_MAX, looked = 0;
-    for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && looked < LOOK_MAX; looked++) {
+    size_t best_rank = SIZE_MAX, scanned = 0;
+    for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && scanned < SCAN_MAX; scanned++) {
         const size_t of_tenant = running_of_tenant(pool, job->caller.tenant.id);
         const size_t rank = of_tenant + (weight_of(job) == COUNTING ? THREADS_MAX : 0);
         if (rank < best_rank && (pool->ending || may_begin(pool, job, of_tenant))) {

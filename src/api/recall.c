@@ -123,8 +123,8 @@ static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools
 }
 
 /* The set that the request is printed with: the known one, or more; NULL: as it was sent. */
-static struct hearth_toolset *fit(const struct hearth_api_resolved *out, struct hearth_toolset *known, size_t reply,
-                                  size_t count) {
+static struct hearth_toolset *choose_set(const struct hearth_api_resolved *out, struct hearth_toolset *known,
+                                         size_t reply, size_t count) {
     const struct hearth_history *history = &out->history;
     struct hearth_toolset *set = NULL;
     size_t at = reply + 1;
@@ -167,7 +167,7 @@ bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_res
     size_t reply = 0;
     struct hearth_toolset *known = find_set(job, count, &reply, out);
     if (known != NULL) {
-        out->toolset = fit(out, known, reply, count);
+        out->toolset = choose_set(out, known, reply, count);
         hearth_toolset_unref(known);
     }
     if (out->toolset != NULL) {

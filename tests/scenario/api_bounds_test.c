@@ -247,7 +247,7 @@ static void the_page_has_every_limit(void **state) {
             fail_msg("%s has no row%s", path, row);
         }
     }
-    snprintf(row, sizeof row, "and %zu MiB more", HEARTH_LIMIT_MEMORY_SPARE >> 20);
+    snprintf(row, sizeof row, "and %zu MiB more", HEARTH_LIMIT_MEMORY_EXTRA >> 20);
     assert_non_null(strstr(page, row));
 }
 
