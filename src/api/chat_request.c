@@ -67,9 +67,8 @@ bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, str
                            struct hearth_api_error *error) {
     return hearth_api_tools_read(job->api, body, &out->chat, error) &&
            hearth_response_format_read(body, &out->chat, error) &&
-           hearth_api_reasoning_read(job->api, body, &out->chat, error) &&
-           hearth_history_read(job, body, &out->history, error) && hearth_api_session_parse(job, body, out, error) &&
-           read_ending(body, out, error);
+           hearth_api_reasoning_read(job->api, body, &out->chat, error) && hearth_history_read(job, body, out, error) &&
+           hearth_api_session_parse(job, body, out, error) && read_ending(body, out, error);
 }
 
 /* ---- resolve ---- */

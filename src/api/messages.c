@@ -288,8 +288,9 @@ bool hearth_api_call_ids_add(json_t **ids, const struct hearth_message *message)
     return ok;
 }
 
-bool hearth_history_read(const struct hearth_job *job, const json_t *body, struct hearth_history *out,
+bool hearth_history_read(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                          struct hearth_api_error *error) {
+    struct hearth_history *history = &out->history;
     const json_t *messages = hearth_api_json_get(body, "messages");
     if (!json_is_array(messages)) {
         return hearth_api_fail(error, 400, messages == NULL ? "missing_required_parameter" : "invalid_type", "messages",
@@ -309,11 +310,11 @@ bool hearth_history_read(const struct hearth_job *job, const json_t *body, struc
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */
         }
-        if (!hearth_history_add_sent(out, message)) {
+        if (!hearth_history_add_sent(history, message)) {
             return hearth_api_fail_nomem(error);
         }
     }
-    return out->count > 0 ||
+    return history->count > 0 ||
            hearth_api_fail(error, 400, "invalid_value", "messages", "messages: none of them has any content");
 }
 

@@ -8,7 +8,8 @@
  *
  * The first three run on a worker. Each reads what the phases before it have made, which is const by then, and fills
  * one struct of its own; none of them sees the body after parse. A phase that fails has filled the error, and what it
- * has made so far is freed with the job. */
+ * has made so far is freed with the job. Two things in the store are looked up before the body is parsed, which cannot
+ * be read without them: the thread that a message goes on from, and items that an input refers to. */
 #ifndef HEARTH_API_ROAD_H
 #define HEARTH_API_ROAD_H
 
@@ -54,13 +55,18 @@ struct hearth_api_rendered {
     bool scripted;
 };
 
-/* A dialect's way along it. `job` is const for every phase. */
+typedef bool hearth_api_parse_fn(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                                 struct hearth_api_error *error);
+typedef bool hearth_api_resolve_fn(const struct hearth_job *job, struct hearth_api_resolved *out,
+                                   struct hearth_api_error *error);
+typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_api_rendered *out,
+                                  struct hearth_api_error *error);
+
+/* A dialect's way along it. */
 struct hearth_api_road {
-    bool (*parse)(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
-                  struct hearth_api_error *error);
-    /* NULL: there is no conversation, or no prompt. */
-    bool (*resolve)(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error);
-    bool (*render)(const struct hearth_job *job, struct hearth_api_rendered *out, struct hearth_api_error *error);
+    hearth_api_parse_fn *parse;
+    hearth_api_resolve_fn *resolve; /* NULL: there is no conversation */
+    hearth_api_render_fn *render;   /* NULL: no prompt is made */
     /* The answer of a request that is not submitted; NULL: it is, and answered in the dialect. A prompt that is too
      * long is none the worse for it. NULL of a value: out of memory, unless the error is filled. */
     json_t *(*answer)(const struct hearth_job *job, struct hearth_api_error *error);
@@ -75,50 +81,39 @@ void hearth_api_road_finish(struct hearth_job *job);
 /* ---- parse ---- */
 
 /* chat_request.c: everything of a chat's body but what only one dialect has. */
-bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
-                           struct hearth_api_error *error);
+hearth_api_parse_fn hearth_api_chat_parse;
 /* session_id, or the header. */
-bool hearth_api_session_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
-                              struct hearth_api_error *error);
+hearth_api_parse_fn hearth_api_session_parse;
 /* completions.c: "prompt". */
-bool hearth_completions_prompts_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
-                                      struct hearth_api_error *error);
-/* messages.c */
-bool hearth_history_read(const struct hearth_job *job, const json_t *body, struct hearth_history *out,
-                         struct hearth_api_error *error);
+hearth_api_parse_fn hearth_completions_prompts_parse;
+/* messages.c: "messages". */
+hearth_api_parse_fn hearth_history_read;
 
 /* ---- resolve ---- */
 
 /* chat_request.c: the whole of it for chat completions; its beginning (the request as it was parsed), and its end, once
  * the messages are there: tools, and the format of the replies. */
-bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
-                             struct hearth_api_error *error);
-bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
-                           struct hearth_api_error *error);
-bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error);
+hearth_api_resolve_fn hearth_api_chat_resolve;
+hearth_api_resolve_fn hearth_api_chat_begin;
+hearth_api_resolve_fn hearth_api_chat_end;
 /* recall.c: what the conversation's prompts have described before; the prompt goes on with it. */
-bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_resolved *out,
-                             struct hearth_api_error *error);
+hearth_api_resolve_fn hearth_api_tools_recall;
 /* loading.c: after that, what the reply may call, where tool_choice has not said so, and what earlier ones may have
  * called. False: out of memory. */
 bool hearth_api_tools_fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out);
 /* history.c: puts replies of this server back as they were sampled, and finds out whether the exact tokens of what is
  * stored are those of the prompt. */
-bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
-                            struct hearth_api_error *error);
+hearth_api_resolve_fn hearth_history_resolve;
 
 /* ---- render ---- */
 
 bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out, struct hearth_api_error *error);
 /* chat_request.c: the whole of it for a chat. */
-bool hearth_api_chat_render(const struct hearth_job *job, struct hearth_api_rendered *out,
-                            struct hearth_api_error *error);
+hearth_api_render_fn hearth_api_chat_render;
 /* completions.c: the constraint, and the tokens of each prompt. */
-bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
-                               struct hearth_api_error *error);
+hearth_api_render_fn hearth_completions_render;
 /* history.c: the prompt's tokens and marks. */
-bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rendered *out,
-                           struct hearth_api_error *error);
+hearth_api_render_fn hearth_history_prompt;
 /* breakpoints.c: adds marks where the request's breakpoints are in the rendered text, of which the prompt's text is
  * what follows `from`; and fills the pins, from where these marks have come to be. */
 void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_chat_prompt *rendered, size_t from,
@@ -126,13 +121,10 @@ void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_c
 void hearth_breakpoints_pin(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_transcript_result *result, struct hearth_api_rendered *out);
 /* output_constraint.c: of a chat's format; of a plain completion (a schema is turned into a grammar). */
-bool hearth_api_constraint_of_chat(const struct hearth_job *job, struct hearth_api_rendered *out,
-                                   struct hearth_api_error *error);
-bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_api_rendered *out,
-                                   struct hearth_api_error *error);
+hearth_api_render_fn hearth_api_constraint_of_chat;
+hearth_api_render_fn hearth_api_constraint_of_text;
 /* script.c: the tokens of the first reply that is for such a request and not used up. */
-bool hearth_script_render(const struct hearth_job *job, struct hearth_api_rendered *out,
-                          struct hearth_api_error *error);
+hearth_api_render_fn hearth_script_render;
 
 /* ---- submit and reply ---- */
 

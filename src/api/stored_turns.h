@@ -42,8 +42,7 @@ bool hearth_api_stored_from_session(const struct hearth_job *job, const char *na
 /* Chat completions and Anthropic messages: the session that was parsed. The messages that the client has sent become
  * the whole conversation, whether they are all of it or only what is new; system text and tools that it has not sent
  * are those of the session. Without a session the conversation is what was sent. */
-bool hearth_api_stored_attach_session(const struct hearth_job *job, struct hearth_api_resolved *out,
-                                      struct hearth_api_error *error);
+hearth_api_resolve_fn hearth_api_stored_attach_session;
 
 /* The parts of these: a name that is fit for a session; its head (zero: none yet); the line of a turn, in stored->line;
  * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
@@ -62,8 +61,7 @@ bool hearth_api_stored_add_line(const struct hearth_job *job, size_t *ends, cons
 size_t hearth_history_system_count(const struct hearth_history *history);
 
 /* Before the prompt is made: the config of the turn, and whether it is that of the line (stored->same_config). */
-bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_api_resolved *out,
-                                   struct hearth_api_error *error);
+hearth_api_resolve_fn hearth_api_stored_fill_config;
 
 /* How many turns a session has, for the log; 0 when there is none. */
 uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char *name);
