@@ -6,6 +6,7 @@
  * least NAMED_US and NAMED_SHARE of the whole request. */
 #include "report/report.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,18 +79,29 @@ static const char *first_line(const char *text, char out[64]) {
     return out;
 }
 
-/* A regular expression for lines that begin like this one: its text before the first digit, and at most 24 bytes.
- * False: too little of it is the same every time. */
-static bool line_pattern(const char *line, char *out, size_t cap) {
-    size_t len = strcspn(line, "0123456789\r\n"), n = 0;
-    len = len < 24 ? len : 24;
-    while (len > 0 && (unsigned char)line[len - 1] >= 0x80) {
-        len--; /* no part of a character */
+/* Bytes of a line that are the same every time, as far as one change tells: whole words in front of what changed and of
+ * the first digit. `after`: the text from the change on. */
+static size_t steady_bytes(const char *line, const char *after) {
+    const size_t whole = strcspn(line, "\r\n"), rest = strcspn(after, "\r\n");
+    size_t len = strcspn(line, "0123456789\r\n");
+    if (rest <= whole && memcmp(line + whole - rest, after, rest) == 0 && whole - rest < len) {
+        len = whole - rest;
+    }
+    while (len > 0 && (isalnum((unsigned char)line[len - 1]) || (unsigned char)line[len - 1] >= 0x80)) {
+        len--; /* "T" of "Tuesday", which "Thursday" has, too */
     }
     while (len > 0 && line[len - 1] == ' ') {
         len--;
     }
-    if (len < 3) {
+    return len;
+}
+
+/* A regular expression for lines that begin like this one. False: too little of it is the same every time. */
+static bool line_pattern(const struct hearth_report_divergence *divergence, char *out, size_t cap) {
+    const char *line = divergence->line;
+    const size_t steady = line != NULL ? steady_bytes(line, divergence->after) : 0, len = steady < 24 ? steady : 24;
+    size_t n = 0;
+    if (divergence->line_number == 0 || len < 3) {
         return false;
     }
     out[n++] = '^';
@@ -182,7 +194,7 @@ static void say_divergence(const struct hearth_report_divergence *divergence, st
                        divergence->line_number);
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "%s of the system text changed (`%s`), so %s tokens were computed again", which, now, tokens);
-        if (divergence->line != NULL && line_pattern(divergence->line, pattern, sizeof pattern)) {
+        if (line_pattern(divergence, pattern, sizeof pattern)) {
             (void)snprintf(verdict->advice, sizeof verdict->advice, "`--strip-line '%s'` would have saved %s", pattern,
                            lost);
         }

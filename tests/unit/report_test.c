@@ -84,6 +84,7 @@ static void a_volatile_line_is_told_with_its_pattern(void **state) {
     struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 900);
     (void)state;
     divergence.line = "Today: 2026-11-25 (Wednesday)";
+    divergence.after = "5 (Wednesday)\nRule 1";
     divergence.line_number = 3;
     struct hearth_report report = missed(&divergence);
     const struct hearth_verdict verdict = first_is(&report, "volatile_line");
@@ -92,6 +93,29 @@ static void a_volatile_line_is_told_with_its_pattern(void **state) {
     assert_string_equal(verdict.text, "line 3 of the system text changed (`Today: 2026-11-25 (Wednesday)`), so 900 "
                                       "tokens were computed again");
     assert_string_equal(verdict.advice, "`--strip-line '^Today:'` would have saved 900 ms");
+}
+
+static void a_pattern_ends_before_what_changes(void **state) {
+    static const struct {
+        const char *line, *after, *advice;
+    } rows[] = {
+        {"Today: Tuesday", "uesday\nmore", "'^Today:'"},
+        {"Branch: feature/x", "x\nmore", "'^Branch: feature/'"},
+        {"The time is 12:30", "2:30\nmore", "'^The time is'"},
+        {"$HOME is (a.b)", "b)\nmore", "'^\\$HOME is \\(a\\.'"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 900);
+        divergence.line = rows[i].line;
+        divergence.line_number = 1;
+        divergence.after = rows[i].after;
+        const struct hearth_report report = missed(&divergence);
+        const struct hearth_verdict verdict = first_is(&report, "volatile_line");
+        if (strstr(verdict.advice, rows[i].advice) == NULL) {
+            fail_msg("%s: %s", rows[i].line, verdict.advice);
+        }
+    }
 }
 
 /* A line that begins with what changes has no pattern that would be safe. */
@@ -307,6 +331,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_turn_has_no_verdict),
         cmocka_unit_test(a_volatile_line_is_told_with_its_pattern),
+        cmocka_unit_test(a_pattern_ends_before_what_changes),
         cmocka_unit_test(no_pattern_is_made_of_nothing),
         cmocka_unit_test(each_divergence_has_its_cause),
         cmocka_unit_test(what_was_never_known_is_new),
