@@ -194,8 +194,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
 
 /* What a prompt token usually costs, from the requests that computed enough to tell. */
 static void learn_rates(struct hearth_api *api, const struct hearth_report *report) {
-    enum { ENOUGH = 64 };
-    if (report->computed_tokens >= ENOUGH) {
+    if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS) {
         const double each = (double)report->prefill_us / report->computed_tokens;
         api->prefill_us_per_token = api->prefill_us_per_token > 0 ? api->prefill_us_per_token * 0.8 + each * 0.2 : each;
     }

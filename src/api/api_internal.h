@@ -27,6 +27,7 @@
 #include "api/api.h"
 #include "base/memory.h"
 #include "report/figures.h"
+#include "session/json_memory.h"
 #include "session/store.h"
 
 #include <jansson.h>
@@ -280,8 +281,6 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
 
 /* ---- json.c ---- */
 
-/* A string; bytes that are not UTF-8 become U+FFFD. NULL: out of memory. */
-json_t *hearth_api_json_text(const char *text, size_t len);
 /* A number; what JSON has no word for becomes 0. */
 json_t *hearth_api_json_real(double value);
 /* What a text of the store holds; NULL: nothing, or out of memory. */

@@ -41,8 +41,8 @@ static const char *finish_reason(const struct hearth_choice *choice) {
 }
 
 static json_t *function_json(const struct hearth_call *call) {
-    return json_pack("{s:o, s:o}", "name", hearth_api_json_text(call->name, strlen(call->name)), "arguments",
-                     hearth_api_json_text(call->arguments, strlen(call->arguments)));
+    return json_pack("{s:o, s:o}", "name", hearth_json_text(call->name, strlen(call->name)), "arguments",
+                     hearth_json_text(call->arguments, strlen(call->arguments)));
 }
 
 static json_t *calls_json(const struct hearth_message *message) {
@@ -63,11 +63,11 @@ static json_t *message_json(const struct hearth_choice *choice) {
     const struct hearth_message *message = choice->message;
     bool silent = message->content_len == 0 && message->call_count > 0;
     json_t *value = json_pack("{s:s, s:o}", "role", "assistant", "content",
-                              silent ? json_null() : hearth_api_json_text(message->content, message->content_len));
+                              silent ? json_null() : hearth_json_text(message->content, message->content_len));
     bool ok = value != NULL;
     if (ok && message->reasoning != NULL) {
         ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_api_json_text(message->reasoning, strlen(message->reasoning))) == 0;
+                                 hearth_json_text(message->reasoning, strlen(message->reasoning))) == 0;
     }
     if (ok && message->call_count > 0) {
         ok = choice->job->parsed.chat.functions
@@ -93,7 +93,7 @@ static json_t *chat_first(const struct hearth_choice *choice) {
 
 /* A piece of a call: the first one has id and name. */
 static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions) {
-    json_t *arguments = hearth_api_json_text(delta->arguments != NULL ? delta->arguments : "", delta->arguments_len);
+    json_t *arguments = hearth_json_text(delta->arguments != NULL ? delta->arguments : "", delta->arguments_len);
     json_t *function = json_pack("{s:s*, s:o}", "name", delta->call_name, "arguments", arguments);
     if (functions) {
         return function;
@@ -111,10 +111,10 @@ static json_t *chat_delta(const struct hearth_choice *choice, const struct heart
     bool ok = value != NULL;
     if (ok && delta->reasoning != NULL) {
         ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_api_json_text(delta->reasoning, delta->reasoning_len)) == 0;
+                                 hearth_json_text(delta->reasoning, delta->reasoning_len)) == 0;
     }
     if (ok && delta->content != NULL) {
-        ok = json_object_set_new(value, "content", hearth_api_json_text(delta->content, delta->content_len)) == 0;
+        ok = json_object_set_new(value, "content", hearth_json_text(delta->content, delta->content_len)) == 0;
     }
     if (ok && delta->call != HEARTH_CHAT_NO_CALL) {
         ok = json_object_set_new(value, functions ? "function_call" : "tool_calls", call_piece(delta, functions)) == 0;
@@ -197,8 +197,7 @@ static json_t *print_prompt(const struct hearth_job *job, struct hearth_api_erro
     int rc = hearth_chat_render(job->api->chat, &job->resolved.request, job->resolved.format, &rendered, &reason);
     if (rc == HEARTH_OK) {
         rendered.text.len = hearth_guards_strip((char *)rendered.text.data, rendered.text.len);
-        answer =
-            json_pack("{s:o}", "prompt", hearth_api_json_text((const char *)rendered.text.data, rendered.text.len));
+        answer = json_pack("{s:o}", "prompt", hearth_json_text((const char *)rendered.text.data, rendered.text.len));
     } else {
         hearth_api_fail_err(error, rc, &reason);
     }

@@ -57,7 +57,7 @@ static json_t *final_json(struct hearth_choice *choice, json_t *content) {
         "{s:i, s:o, s:o, s:i, s:b, s:s, s:I, s:I, s:o, s:o, s:b, s:s, s:s, s:I, s:o, s:o}", "index", (int)choice->index,
         "content", content, "tokens", take_tokens(choice), "id_slot", -1, "stop", 1, "model", model, "tokens_predicted",
         (json_int_t)predicted, "tokens_evaluated", (json_int_t)evaluated, "generation_settings", settings_json(job),
-        "prompt", hearth_api_json_text((const char *)prompt->data, prompt->len), "truncated",
+        "prompt", hearth_json_text((const char *)prompt->data, prompt->len), "truncated",
         choice->finish == HEARTH_FINISH_LENGTH && evaluated + predicted >= job->api->engine->caps.ctx_tokens,
         "stop_type", stop_type(choice), "stopping_word", choice->stop != NULL ? choice->stop : "", "tokens_cached",
         (json_int_t)hearth_api_receipt_cached_tokens(&choice->receipt), "timings", hearth_timings_json(&tally),
@@ -69,7 +69,7 @@ static json_t *native_whole(struct hearth_job *job) {
     json_t *answers = json_array();
     for (size_t i = 0; i < job->choice_count; i++) {
         struct hearth_choice *choice = &job->choices[i];
-        json_t *text = hearth_api_json_text((const char *)choice->text.data, choice->text.len);
+        json_t *text = hearth_json_text((const char *)choice->text.data, choice->text.len);
         if (json_array_append_new(answers, final_json(choice, text)) < 0) {
             json_decref(answers);
             return NULL;
@@ -85,7 +85,7 @@ static json_t *native_whole(struct hearth_job *job) {
 
 static json_t *piece_json(struct hearth_choice *choice, const char *text, size_t len) {
     return with_probs(choice, json_pack("{s:i, s:o, s:o, s:b, s:i, s:I, s:I}", "index", (int)choice->index, "content",
-                                        hearth_api_json_text(text, len), "tokens", take_tokens(choice), "stop", 0,
+                                        hearth_json_text(text, len), "tokens", take_tokens(choice), "stop", 0,
                                         "id_slot", -1, "tokens_predicted", (json_int_t)choice->generated_tokens,
                                         "tokens_evaluated", (json_int_t)choice->receipt.prompt_tokens));
 }

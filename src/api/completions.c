@@ -158,14 +158,14 @@ static json_t *text_whole(const struct hearth_choice *choice, json_t *logprobs) 
     json_t *value = NULL;
     if (hearth_buf_append(&text, echo->data, echo->len) &&
         hearth_buf_append(&text, choice->text.data, choice->text.len)) {
-        value = hearth_api_json_text((const char *)text.data, text.len);
+        value = hearth_json_text((const char *)text.data, text.len);
     }
     hearth_buf_finish(&text);
     return text_choice(choice, value, logprobs, hearth_finish_text(choice->finish));
 }
 
 static json_t *text_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
-    return text_choice(choice, hearth_api_json_text(delta->content, delta->content_len), logprobs, NULL);
+    return text_choice(choice, hearth_json_text(delta->content, delta->content_len), logprobs, NULL);
 }
 
 static json_t *text_last(const struct hearth_choice *choice) {

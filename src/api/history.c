@@ -515,29 +515,16 @@ bool hearth_conversation_report(const struct hearth_conversation *conversation,
     return true;
 }
 
-static json_t *divergence_json(const struct hearth_conversation *conversation) {
-    const struct hearth_transcript_fork *fork = &conversation->fork;
-    const struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
-    json_t *json = json_pack("{s:I, s:o, s:s, s:o, s:o, s:s, s:s, s:I}", "token", (json_int_t)fork->token, "message",
-                             diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field",
-                             diagnosis->field, "before", hearth_api_json_text(fork->before, strlen(fork->before)),
-                             "after", hearth_api_json_text(fork->after, strlen(fork->after)), "cause",
-                             hearth_cause_text(diagnosis->cause), "cause_text", hearth_cause_help(diagnosis->cause),
-                             "saved_tokens", (json_int_t)conversation->saved_tokens);
-    if (json != NULL && diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
-        json_object_set_new(json, "line", hearth_api_json_text(conversation->line, strlen(conversation->line)));
-    }
-    return json;
-}
-
 bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
+    struct hearth_report_divergence divergence;
     if (conversation == NULL) {
         return true;
     }
+    const bool left = hearth_conversation_report(conversation, &divergence);
     return json_object_set_new(receipt, "prepare_ms",
                                hearth_api_json_real((double)conversation->prepare_us / 1000.0)) == 0 &&
            json_object_set_new(receipt, "known", json_integer((json_int_t)conversation->known_tokens)) == 0 &&
            json_object_set_new(receipt, "sampled", json_integer((json_int_t)conversation->sampled_tokens)) == 0 &&
            json_object_set_new(receipt, "divergence",
-                               conversation->forked ? divergence_json(conversation) : json_null()) == 0;
+                               left ? hearth_report_divergence_json(&divergence, true) : json_null()) == 0;
 }

@@ -8,19 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-json_t *hearth_api_json_text(const char *text, size_t len) {
-    json_t *value = json_stringn(len > 0 ? text : "", len);
-    if (value != NULL || hearth_utf8_valid(text, len)) {
-        return value;
-    }
-    struct hearth_buf repaired = {0};
-    if (hearth_utf8_append(&repaired, text, len)) {
-        value = json_stringn((const char *)repaired.data, repaired.len);
-    }
-    hearth_buf_finish(&repaired);
-    return value;
-}
-
 json_t *hearth_api_json_real(double value) {
     return json_real(isfinite(value) ? value : 0.0);
 }

@@ -28,7 +28,7 @@ static json_t *disk_json(const struct hearth_api *api) {
     }
     api->backing->ops->stats(api->backing, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
-    json_t *trouble = *stats.trouble != '\0' ? hearth_api_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
+    json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
     return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
                      (json_int_t)stats.bytes, "budget_bytes", (json_int_t)stats.budget_bytes, "files",
                      (json_int_t)stats.files, "shared", stats.shared);
@@ -41,7 +41,7 @@ static json_t *reasons_json(void) {
         const enum hearth_health_condition condition = (enum hearth_health_condition)i;
         char message[512];
         if (hearth_health_raised(condition, message, sizeof message)) {
-            json_t *text = hearth_api_json_text(message, strlen(message));
+            json_t *text = hearth_json_text(message, strlen(message));
             json_array_append_new(reasons,
                                   json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
         }
@@ -76,7 +76,7 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
 }
 
 static json_t *text_or_empty(const char *text) {
-    return text != NULL ? hearth_api_json_text(text, strlen(text)) : json_string("");
+    return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
 }
 
 /* What few requests name. */
@@ -168,7 +168,7 @@ static bool append_piece(const struct hearth_api *api, hearth_token token, struc
     bool ok = hearth_engine_append_text(api->engine, token, true, &text) &&
               hearth_buf_printf(out, "{\"id\":%" PRId32 ",\"piece\":", token);
     if (ok && hearth_utf8_valid((const char *)text.data, text.len)) {
-        ok = hearth_api_json_write(hearth_api_json_text((const char *)text.data, text.len), out);
+        ok = hearth_api_json_write(hearth_json_text((const char *)text.data, text.len), out);
     } else if (ok) {
         for (size_t i = 0; ok && i < text.len; i++) {
             ok = hearth_buf_printf(out, "%s%u", i == 0 ? "[" : ",", text.data[i]);
@@ -252,7 +252,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
         }
     }
     if (ok) {
-        json_t *content = hearth_api_json_text((const char *)text.data, text.len);
+        json_t *content = hearth_json_text((const char *)text.data, text.len);
         ok = hearth_api_json_write(json_pack("{s:o}", "content", content), &job->response) ||
              hearth_api_fail_nomem(&job->error);
     }

@@ -50,7 +50,7 @@ static json_t *token_json(const struct hearth_api *api, hearth_token token, floa
     for (size_t i = 0; i < text.len; i++) {
         json_array_append_new(bytes, json_integer(text.data[i]));
     }
-    json_t *value = json_pack("{s:o, s:i, s:o, s:o}", "token", hearth_api_json_text((const char *)text.data, text.len),
+    json_t *value = json_pack("{s:o, s:i, s:o, s:o}", "token", hearth_json_text((const char *)text.data, text.len),
                               "id", (int)token, "logprob", hearth_api_json_real((double)logprob), "bytes", bytes);
     hearth_buf_finish(&text);
     return value;

@@ -32,44 +32,45 @@ static bool is_off(const struct hearth_api *api, struct hearth_api_error *error)
                                                  "requests are not kept; start the server without --keep-requests 0");
 }
 
-static json_t *list(struct hearth_api *api, const struct hearth_http_exchange *exchange,
-                    const struct hearth_caller *caller, struct hearth_api_error *error) {
+/* Appends the answer. False: the error is filled. */
+static bool list(struct hearth_api *api, const struct hearth_http_exchange *exchange,
+                 const struct hearth_caller *caller, struct hearth_buf *out, struct hearth_api_error *error) {
     const char *query = hearth_http_query(exchange);
     char *session = hearth_api_query(query, "session"), *key = hearth_api_query(query, "key");
     char *client = hearth_api_query(query, "client"), *slow = hearth_api_query(query, "slow");
     char *limit = hearth_api_query(query, "limit");
     long most = LIMIT_DEFAULT, slow_ms = 0;
-    json_t *json = NULL;
-    if (read_number(limit, "limit", 1, &most, error) && read_number(slow, "slow", 0, &slow_ms, error)) {
+    bool ok = read_number(limit, "limit", 1, &most, error) && read_number(slow, "slow", 0, &slow_ms, error);
+    if (ok) {
         const struct hearth_ring_filter filter = {.owner = owner_of(caller),
                                                   .session = session,
                                                   .key = key,
                                                   .client = client,
                                                   .slow_us = (int64_t)slow_ms * 1000,
                                                   .limit = (size_t)most};
-        json = json_pack("{s:s, s:o}", "object", "list", "data", hearth_ring_list(api->ring, &filter));
-        if (json == NULL) {
-            hearth_api_fail_nomem(error);
-        }
+        ok = (hearth_buf_text(out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &filter, out) &&
+              hearth_buf_text(out, "}")) ||
+             hearth_api_fail_nomem(error);
     }
     free(session);
     free(key);
     free(client);
     free(slow);
     free(limit);
-    return json;
+    return ok;
 }
 
 void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_api_error error;
     struct hearth_caller caller;
+    struct hearth_buf out = {0};
     (void)hearth_api_authorize(api, exchange, &caller);
-    json_t *json = is_off(api, &error) ? NULL : list(api, exchange, &caller, &error);
-    if (json == NULL) {
+    if (!is_off(api, &error) && list(api, exchange, &caller, &out, &error)) {
+        hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, out.data, out.len);
+    } else {
         hearth_api_respond_error(exchange, &error);
-        return;
     }
-    hearth_api_json_respond(exchange, 200, json);
+    hearth_buf_finish(&out);
 }
 
 void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {

@@ -300,7 +300,7 @@ static json_t *config_json(const struct hearth_job *job, const struct hearth_api
     for (size_t i = 0; i < system; i++) {
         const struct hearth_message *message = out->history.messages[i];
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", hearth_role_text(message->role), "content",
-                                                  hearth_api_json_text(message->content, message->content_len)));
+                                                  hearth_json_text(message->content, message->content_len)));
     }
     json_t *config = json_pack("{s:o, s:s}", "system", messages, "template", hex);
     if (config != NULL && request->tools != NULL) {

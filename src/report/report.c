@@ -1,6 +1,8 @@
 /* A report as JSON: the one form in which it is kept in the ring, stored in the session database, and told. */
 #include "report/report.h"
 
+#include "session/json_memory.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -10,16 +12,17 @@ static const char *const wait_texts[] = {
 #undef X
 };
 
-const char *hearth_wait_text(enum hearth_wait wait) {
-    return wait_texts[wait];
-}
-
 static json_t *ms(int64_t us) {
     return json_real((double)(us / 10) / 100.0); /* two digits are enough */
 }
 
+/* What clients wrote need not be UTF-8. */
+static json_t *text_json(const char *text) {
+    return hearth_json_text(text, strlen(text));
+}
+
 static json_t *text_or_null(const char *text) {
-    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
+    return text != NULL && text[0] != '\0' ? text_json(text) : json_null();
 }
 
 static json_t *tokens_json(const struct hearth_report *report) {
@@ -48,19 +51,21 @@ static json_t *waits_json(const struct hearth_report *report) {
     return waits;
 }
 
-static json_t *divergence_json(const struct hearth_report_divergence *divergence, bool texts) {
-    if (divergence == NULL) {
-        return json_null();
-    }
-    json_t *json =
-        json_pack("{s:I, s:o, s:s, s:s, s:s, s:I}", "token", (json_int_t)divergence->token, "message",
-                  divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
-                  divergence->field, "cause", hearth_cause_text(divergence->cause), "cause_text",
-                  hearth_cause_help(divergence->cause), "saved_tokens", (json_int_t)divergence->saved_tokens);
+json_t *hearth_report_divergence_json(const struct hearth_report_divergence *divergence, bool texts) {
+    json_t *json = json_pack("{s:I, s:o, s:s}", "token", (json_int_t)divergence->token, "message",
+                             divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
+                             divergence->field);
     if (json != NULL && texts) {
-        json_object_set_new(json, "before", json_string(divergence->before));
-        json_object_set_new(json, "after", json_string(divergence->after));
-        json_object_set_new(json, "line", text_or_null(divergence->line));
+        json_object_set_new(json, "before", text_json(divergence->before));
+        json_object_set_new(json, "after", text_json(divergence->after));
+    }
+    if (json != NULL) {
+        json_object_set_new(json, "cause", json_string(hearth_cause_text(divergence->cause)));
+        json_object_set_new(json, "cause_text", json_string(hearth_cause_help(divergence->cause)));
+        json_object_set_new(json, "saved_tokens", json_integer((json_int_t)divergence->saved_tokens));
+    }
+    if (json != NULL && texts && divergence->line != NULL) {
+        json_object_set_new(json, "line", text_json(divergence->line));
     }
     return json;
 }
@@ -71,8 +76,8 @@ static json_t *verdicts_json(const struct hearth_report *report) {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         const struct hearth_verdict *verdict = &verdicts[i];
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o, s:I}", "cause", hearth_verdict_name(verdict->cause),
-                                              "text", verdict->text, "advice", verdict->advice, "lost_ms",
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:o, s:I}", "cause", hearth_verdict_name(verdict->cause),
+                                              "text", text_json(verdict->text), "advice", verdict->advice, "lost_ms",
                                               ms(verdict->lost_us), "tokens", (json_int_t)verdict->tokens));
     }
     return list;
@@ -87,7 +92,8 @@ static bool add_turn(const struct hearth_report *report, bool texts, json_t *jso
                   times_json(report), "waits_ms", waits_json(report), "preemptions", (json_int_t)report->preemptions,
                   "ahead", (json_int_t)report->ahead, "tokens_per_second", (double)(int64_t)(rate * 10) / 10.0,
                   "reason", hearth_reason_text(report->reason), "divergence",
-                  divergence_json(report->divergence, texts), "verdicts", verdicts_json(report));
+                  report->divergence != NULL ? hearth_report_divergence_json(report->divergence, texts) : json_null(),
+                  "verdicts", verdicts_json(report));
     const bool ok = turn != NULL && json_object_update(json, turn) == 0;
     json_decref(turn);
     return ok;
@@ -99,11 +105,12 @@ json_t *hearth_report_json(const struct hearth_report *report, bool texts) {
     struct tm tm;
     size_t len = strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &tm));
     (void)snprintf(at + len, sizeof at - len, ".%03dZ", (int)(report->at_ms % 1000));
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o}", "id", report->id, "at", at,
-                             "method", report->method, "endpoint", report->path, "client", text_or_null(report->client),
-                             "key", text_or_null(report->key), "session", text_or_null(report->session), "class",
-                             text_or_null(report->request_class), "model", text_or_null(report->model), "status",
-                             report->status, "end", report->end, "error", text_or_null(report->error));
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o}", "id", report->id, "at", at, "method",
+                  report->method, "endpoint", text_json(report->path), "client", text_or_null(report->client), "key",
+                  text_or_null(report->key), "session", text_or_null(report->session), "class",
+                  text_or_null(report->request_class), "model", text_or_null(report->model), "status", report->status,
+                  "end", report->end, "error", text_or_null(report->error));
     if (json != NULL && report->computes && !add_turn(report, texts, json)) {
         json_decref(json);
         return NULL;

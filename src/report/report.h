@@ -1,5 +1,5 @@
 /* What is kept of a request after its reply was sent: numbers, where its prompt left the known prefix, and the verdicts
- * on why it was slow. The access log, GET /requests, `hearth why` and the page all print this one report.
+ * on why it was slow. The access log, GET /requests and `hearth why` all print this one report.
  *
  * A report is made once, when a request ends, and never changes. Texts of prompts are in it only as the excerpts before
  * and after a divergence. */
@@ -38,6 +38,9 @@ struct hearth_report_divergence {
     int32_t line_number;   /* 1: first line of its message; 0: unknown */
 };
 
+/* Prompt tokens that a request must have computed for its rate to say something. */
+#define HEARTH_REPORT_RATE_TOKENS 64
+
 /* One request that has ended. Strings are borrowed from the caller. Units: tokens, microseconds. */
 struct hearth_report {
     const char *id, *method, *path, *client, *key, *session, *request_class, *model, *end, *error;
@@ -58,7 +61,7 @@ struct hearth_report {
 
 /* ---- verdict.c ---- */
 
-/* Causes of slowness, each with what it says and what to do. docs/why.md is this table. */
+/* Causes of slowness, each with what it says and what to do. docs/watching.md has this table. */
 #define HEARTH_VERDICT_TABLE(X)                                                                                     \
     X(VOLATILE_LINE, "volatile_line", "one line of the system text changes from request to request",                \
       "`--strip-line REGEX` takes such lines out before anything else sees them")                                   \
@@ -121,7 +124,8 @@ size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict
 
 /* ---- report.c ---- */
 
-const char *hearth_wait_text(enum hearth_wait wait);
+/* Where the prompt left the known prefix; `texts`: with what stood there then and now. NULL: out of memory. */
+json_t *hearth_report_divergence_json(const struct hearth_report_divergence *divergence, bool texts);
 /* The report as GET /requests/{id} prints it, verdicts included; `texts`: with the texts of the divergence. NULL: out
  * of memory. */
 json_t *hearth_report_json(const struct hearth_report *report, bool texts);

@@ -29,8 +29,9 @@ struct hearth_ring_filter {
     size_t limit;                       /* 0: all */
 };
 
-/* A new array of reports, the newest first, without the texts of divergences. NULL: out of memory. */
-json_t *hearth_ring_list(const struct hearth_ring *ring, const struct hearth_ring_filter *filter);
+/* Appends a JSON array of reports, the newest first, without the texts of divergences. They are copied as they are
+ * kept: nothing is parsed. False: out of memory. */
+bool hearth_ring_list(const struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out);
 /* One report with its texts, of this owner (NULL: any). *out = NULL: it is not there. False: out of memory. */
 bool hearth_ring_find(const struct hearth_ring *ring, const char *id, const struct hearth_digest *owner, json_t **out);
 

@@ -67,7 +67,7 @@ static const char *size(uint64_t bytes, char out[32]) {
     return out;
 }
 
-/* The first `len` bytes of a text, at most 40 characters of its first line. */
+/* The first line of a text, at most 40 bytes of it. */
 static const char *first_line(const char *text, char out[64]) {
     size_t len = strcspn(text, "\r\n");
     const bool cut = len > 40;
@@ -126,8 +126,7 @@ struct judge {
 /* One prompt token's prefill, as this request had it or, where it computed too few to tell, as the server usually has.
  */
 static double token_us(const struct hearth_report *report) {
-    enum { ENOUGH = 64 };
-    if (report->computed_tokens >= ENOUGH || report->prefill_us_per_token <= 0) {
+    if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
         return report->computed_tokens > 0 ? (double)report->prefill_us / report->computed_tokens : 0;
     }
     return report->prefill_us_per_token;
@@ -150,7 +149,7 @@ static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_c
     return verdict;
 }
 
-/* A cause by its time. True: it is named. */
+/* The verdict of a cause that took so long; NULL: too short to be named, or there is no room. */
 static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
     const double share = (double)us / (double)(judge->report->total_us > 0 ? judge->report->total_us : 1);
     return us >= NAMED_US && share >= NAMED_SHARE ? name_it(judge, cause, 0, us) : NULL;
@@ -245,10 +244,6 @@ static uint32_t judge_state(struct judge *judge) {
     const int64_t lost_us = (int64_t)((double)lost * token_us(report));
     char tokens[32], bytes[32];
     struct hearth_verdict *verdict;
-    if (report->reason == HEARTH_REASON_CACHE_OFF) { /* what was known was not looked up: all of it, perhaps */
-        (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, report->computed_tokens, report->prefill_us);
-        return report->computed_tokens;
-    }
     if (lost < NAMED_TOKENS) {
         return 0;
     }
@@ -270,6 +265,7 @@ static uint32_t judge_state(struct judge *judge) {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "%s tokens were known, but their stored state did not verify", count(lost, tokens));
         break;
+    case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
     default: return 0;
     }
     return lost;

@@ -10,6 +10,7 @@
 #include "session/json_memory.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdbool.h>
@@ -184,4 +185,17 @@ char *hearth_json_dumps(const json_t *value, size_t flags) {
         return NULL;
     }
     return (char *)hearth_buf_take(&text);
+}
+
+json_t *hearth_json_text(const char *text, size_t len) {
+    json_t *value = json_stringn(len > 0 ? text : "", len);
+    if (value != NULL || hearth_utf8_valid(text, len)) {
+        return value;
+    }
+    struct hearth_buf repaired = {0};
+    if (hearth_utf8_append(&repaired, text, len)) {
+        value = json_stringn((const char *)repaired.data, repaired.len);
+    }
+    hearth_buf_finish(&repaired);
+    return value;
 }

@@ -32,6 +32,9 @@ bool hearth_json_print(const json_t *value, size_t flags, struct hearth_buf *out
 /* json_dumps(), likewise. Owns: the text is the caller's. NULL: out of memory. Threads: any. */
 char *hearth_json_dumps(const json_t *value, size_t flags);
 
+/* A string; bytes that are not UTF-8 become U+FFFD. NULL: out of memory. */
+json_t *hearth_json_text(const char *text, size_t len);
+
 #ifdef __cplusplus
 }
 #endif

@@ -231,6 +231,15 @@ static void the_costliest_comes_first(void **state) {
 
 static const struct hearth_digest olga = {1, 1}, ivan = {2, 2};
 
+static json_t *listed(const struct hearth_ring *ring, const struct hearth_ring_filter *filter) {
+    struct hearth_buf text = {0};
+    assert_true(hearth_ring_list(ring, filter, &text));
+    json_t *list = json_loadb((const char *)text.data, text.len, 0, NULL);
+    hearth_buf_finish(&text);
+    assert_non_null(list);
+    return list;
+}
+
 static void the_ring_keeps_the_last(void **state) {
     struct hearth_ring *ring = hearth_ring_create(3);
     char id[16];
@@ -241,12 +250,12 @@ static void the_ring_keeps_the_last(void **state) {
         report.id = id;
         assert_true(hearth_ring_add(ring, &report, i % 2 == 0 ? olga : ivan, true));
     }
-    json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){0});
+    json_t *all = listed(ring, &(struct hearth_ring_filter){0});
     assert_int_equal(json_array_size(all), 3);
     assert_string_equal(json_string_value(json_object_get(json_array_get(all, 0), "id")), "req_4");
     assert_string_equal(json_string_value(json_object_get(json_array_get(all, 2), "id")), "req_2");
     json_decref(all);
-    json_t *own = hearth_ring_list(ring, &(struct hearth_ring_filter){.owner = &ivan});
+    json_t *own = listed(ring, &(struct hearth_ring_filter){.owner = &ivan});
     assert_int_equal(json_array_size(own), 1);
     json_decref(own);
     json_t *one = NULL;
@@ -268,10 +277,10 @@ static void texts_are_in_the_look_at_one(void **state) {
         struct hearth_ring *ring = hearth_ring_create(3);
         json_t *one = NULL;
         assert_true(hearth_ring_add(ring, &report, olga, texts));
-        json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){.client = "claude-cli"});
-        const json_t *listed = json_object_get(json_array_get(all, 0), "divergence");
-        assert_int_equal(json_integer_value(json_object_get(listed, "saved_tokens")), 300);
-        assert_null(json_object_get(listed, "before"));
+        json_t *all = listed(ring, &(struct hearth_ring_filter){.client = "claude-cli"});
+        const json_t *left = json_object_get(json_array_get(all, 0), "divergence");
+        assert_int_equal(json_integer_value(json_object_get(left, "saved_tokens")), 300);
+        assert_null(json_object_get(left, "before"));
         json_decref(all);
         assert_true(hearth_ring_find(ring, "req_1", &olga, &one));
         const char *before = json_string_value(json_object_get(json_object_get(one, "divergence"), "before"));
@@ -279,6 +288,21 @@ static void texts_are_in_the_look_at_one(void **state) {
         json_decref(one);
         hearth_ring_destroy(ring);
     }
+}
+
+/* What a client calls itself need not be UTF-8; the request is kept all the same. */
+static void names_that_are_no_text_are_repaired(void **state) {
+    struct hearth_ring *ring = hearth_ring_create(3);
+    struct hearth_report report = good();
+    (void)state;
+    report.client = "caf\xE9/1.0";
+    report.error = "\xC3";
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    json_t *all = listed(ring, &(struct hearth_ring_filter){0});
+    const char *client = json_string_value(json_object_get(json_array_get(all, 0), "client"));
+    assert_string_equal(client, "caf\xEF\xBF\xBD/1.0");
+    json_decref(all);
+    hearth_ring_destroy(ring);
 }
 
 static void the_list_is_filtered(void **state) {
@@ -302,7 +326,7 @@ static void the_list_is_filtered(void **state) {
                 {{.slow_us = 1000000}, 1},
                 {{.slow_us = 9000000}, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        json_t *list = hearth_ring_list(ring, &rows[i].filter);
+        json_t *list = listed(ring, &rows[i].filter);
         assert_int_equal(json_array_size(list), rows[i].found);
         json_decref(list);
     }
@@ -320,7 +344,7 @@ static void the_ring_keeps_its_bytes(void **state) {
     for (int i = 0; i < 20; i++) {
         assert_true(hearth_ring_add(ring, &report, olga, true));
     }
-    json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){0});
+    json_t *all = listed(ring, &(struct hearth_ring_filter){0});
     assert_int_equal(json_array_size(all), HEARTH_RING_BYTES / (1 << 20) - 1);
     json_decref(all);
     hearth_ring_destroy(ring);
@@ -341,6 +365,7 @@ int main(void) {
         cmocka_unit_test(the_costliest_comes_first),
         cmocka_unit_test(the_ring_keeps_the_last),
         cmocka_unit_test(texts_are_in_the_look_at_one),
+        cmocka_unit_test(names_that_are_no_text_are_repaired),
         cmocka_unit_test(the_list_is_filtered),
         cmocka_unit_test(the_ring_keeps_its_bytes),
     };

@@ -104,7 +104,7 @@ static json_t *thinking_json(const struct hearth_job *job, const char *text) {
     if (!hearth_signature_make(job->api, shown, strlen(shown), signature)) {
         return NULL;
     }
-    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_api_json_text(shown, strlen(shown)),
+    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_json_text(shown, strlen(shown)),
                      "signature", signature);
 }
 
@@ -118,7 +118,7 @@ static json_t *id_json(const char *id) {
 static json_t *call_json(const struct hearth_call *call) {
     json_t *input = json_is_object(call->parsed) ? json_incref(call->parsed) : json_object();
     return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", id_json(call->id), "name",
-                     hearth_api_json_text(call->name, strlen(call->name)), "input", input);
+                     hearth_json_text(call->name, strlen(call->name)), "input", input);
 }
 
 static json_t *content_json(const struct hearth_job *job) {
@@ -130,8 +130,7 @@ static json_t *content_json(const struct hearth_job *job) {
     }
     if (ok && !all_space(message->content, message->content_len)) {
         ok = json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
-                                                      hearth_api_json_text(message->content, message->content_len))) ==
-             0;
+                                                      hearth_json_text(message->content, message->content_len))) == 0;
     }
     for (size_t i = 0; ok && i < message->call_count; i++) {
         ok = json_array_append_new(content, call_json(&message->calls[i])) == 0;
@@ -149,8 +148,8 @@ static json_t *whole(struct hearth_job *job) {
     if (json_object_set_new(message, "content", content_json(job)) < 0 ||
         json_object_set_new(message, "stop_reason", json_string(stop_reason(choice))) < 0 ||
         json_object_set_new(message, "stop_sequence",
-                            choice->stop != NULL ? hearth_api_json_text(choice->stop, strlen(choice->stop))
-                                                 : json_null()) < 0 ||
+                            choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null()) <
+            0 ||
         json_object_set_new(message, "usage", hearth_anthropic_usage(job, 0, true)) < 0 ||
         json_object_set_new(message, "hearth", receipt_json(job)) < 0) {
         json_decref(message);
@@ -233,7 +232,7 @@ static bool print_thinking(const struct hearth_job *job, const char *text, size_
     return state->omits_thinking ||
            (hearth_buf_append(&state->thinking, text, len) &&
             print_delta(state,
-                        json_pack("{s:s, s:o}", "type", "thinking_delta", "thinking", hearth_api_json_text(text, len)),
+                        json_pack("{s:s, s:o}", "type", "thinking_delta", "thinking", hearth_json_text(text, len)),
                         out));
 }
 
@@ -250,20 +249,19 @@ static bool print_text(const struct hearth_job *job, const char *text, size_t le
                   hearth_buf_append(&space, text, len) &&
                   print_delta(state,
                               json_pack("{s:s, s:o}", "type", "text_delta", "text",
-                                        hearth_api_json_text((const char *)space.data, space.len)),
+                                        hearth_json_text((const char *)space.data, space.len)),
                               out);
         hearth_buf_finish(&space);
         return ok;
     }
-    return print_delta(state, json_pack("{s:s, s:o}", "type", "text_delta", "text", hearth_api_json_text(text, len)),
-                       out);
+    return print_delta(state, json_pack("{s:s, s:o}", "type", "text_delta", "text", hearth_json_text(text, len)), out);
 }
 
 static bool print_call(const struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     if (delta->call_name != NULL) {
         json_t *content = json_pack("{s:s, s:o, s:o, s:{}}", "type", "tool_use", "id", id_json(delta->call_id), "name",
-                                    hearth_api_json_text(delta->call_name, strlen(delta->call_name)), "input");
+                                    hearth_json_text(delta->call_name, strlen(delta->call_name)), "input");
         if (!close_block(job, out)) {
             json_decref(content);
             return false;
@@ -275,7 +273,7 @@ static bool print_call(const struct hearth_job *job, const struct hearth_chat_de
     const char *piece = delta->arguments != NULL ? delta->arguments : "";
     return print_delta(state,
                        json_pack("{s:s, s:o}", "type", "input_json_delta", "partial_json",
-                                 hearth_api_json_text(piece, delta->arguments != NULL ? delta->arguments_len : 0)),
+                                 hearth_json_text(piece, delta->arguments != NULL ? delta->arguments_len : 0)),
                        out);
 }
 
@@ -292,10 +290,10 @@ static bool end(struct hearth_choice *choice, struct hearth_buf *out) {
 
 static bool finish(struct hearth_job *job, struct hearth_buf *out) {
     const struct hearth_choice *choice = &job->choices[0];
-    json_t *event = json_pack(
-        "{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(choice),
-        "stop_sequence", choice->stop != NULL ? hearth_api_json_text(choice->stop, strlen(choice->stop)) : json_null(),
-        "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
+    json_t *event = json_pack("{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason",
+                              stop_reason(choice), "stop_sequence",
+                              choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null(),
+                              "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
     return hearth_sse(out, "message_delta", event) &&
            hearth_sse(out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }

@@ -25,7 +25,7 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 }
 
 static json_t *conversation_json(const struct hearth_session *session) {
-    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_api_json_text(session->name, strlen(session->name)), "object",
+    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
                      "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata",
                      hearth_metadata_json(&session->metadata));
 }
@@ -158,8 +158,8 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
     if (ok) {
         hearth_access_log_deleted(job, "conversation", name, turns);
         hearth_api_deletion_worker_wake(job->api->deletion_worker);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_api_json_text(name, strlen(name)),
-                                               "object", "conversation.deleted", "deleted", 1));
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
+                                               "conversation.deleted", "deleted", 1));
     }
     free(name);
     return ok;

@@ -64,8 +64,7 @@ static bool send_part(struct hearth_job *job, struct hearth_buf *out, const char
 }
 
 static json_t *text_part(const char *type, const struct hearth_buf *text, json_t *logprobs) {
-    json_t *part =
-        json_pack("{s:s, s:o}", "type", type, "text", hearth_api_json_text((const char *)text->data, text->len));
+    json_t *part = json_pack("{s:s, s:o}", "type", type, "text", hearth_json_text((const char *)text->data, text->len));
     if (part != NULL && strcmp(type, "output_text") == 0) {
         json_object_set_new(part, "annotations", json_array());
         json_object_set_new(part, "logprobs", logprobs != NULL ? json_incref(logprobs) : json_array());
@@ -88,8 +87,8 @@ static json_t *empty_item(const struct hearth_response_item *item) {
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:s}", "id", item->id, "type",
                      item->custom ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
-                     hearth_api_json_text(item->call_id, strlen(item->call_id)), "name",
-                     hearth_api_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
+                     hearth_json_text(item->call_id, strlen(item->call_id)), "name",
+                     hearth_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
 }
 
 static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
@@ -143,7 +142,7 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
 static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth_buf *out) {
     const struct hearth_response *response = job->dialect_state;
     struct hearth_response_item *item = response->open;
-    json_t *text = hearth_api_json_text((const char *)item->text.data, item->text.len);
+    json_t *text = hearth_json_text((const char *)item->text.data, item->text.len);
     bool ok = text != NULL;
     if (ok && item->kind == MESSAGE) {
         json_t *event = json_pack("{s:s, s:I, s:i, s:O, s:o}", "item_id", item->id, "output_index",
@@ -256,8 +255,8 @@ static bool add_content(struct hearth_choice *choice, const struct hearth_chat_d
     return hearth_buf_append(&item->text, delta->content, delta->content_len) &&
            send(job, out, "response.output_text.delta",
                 json_pack("{s:s, s:I, s:i, s:o, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index,
-                          "content_index", 0, "delta", hearth_api_json_text(delta->content, delta->content_len),
-                          "logprobs", take_logprobs(choice, item)));
+                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len), "logprobs",
+                          take_logprobs(choice, item)));
 }
 
 static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -266,7 +265,7 @@ static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta
         !hearth_buf_append(&response->open->text, delta->reasoning, delta->reasoning_len)) {
         return false;
     }
-    json_t *piece = hearth_api_json_text(delta->reasoning, delta->reasoning_len);
+    json_t *piece = hearth_json_text(delta->reasoning, delta->reasoning_len);
     const bool ok =
         send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
         (!response->summarises ||
@@ -288,7 +287,7 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
            (item->custom ||
             send(job, out, "response.function_call_arguments.delta",
                  json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
-                           hearth_api_json_text(delta->arguments, delta->arguments_len))));
+                           hearth_json_text(delta->arguments, delta->arguments_len))));
 }
 
 bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,

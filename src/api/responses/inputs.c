@@ -117,8 +117,7 @@ static json_t *note_of(const json_t *part, const char *text_type) {
     struct hearth_buf note = {0};
     json_t *text = NULL;
     if (hearth_content_is_known(type) && hearth_content_note(part, &note, NULL)) {
-        text =
-            json_pack("{s:s, s:o}", "type", text_type, "text", hearth_api_json_text((const char *)note.data, note.len));
+        text = json_pack("{s:s, s:o}", "type", text_type, "text", hearth_json_text((const char *)note.data, note.len));
     }
     hearth_buf_finish(&note);
     return text;
@@ -138,7 +137,7 @@ static json_t *output_of(json_t *output) {
 static json_t *parts_of(const json_t *content, bool reply) {
     json_t *parts = json_array();
     if (json_is_string(content)) {
-        json_t *text = hearth_api_json_text(json_string_value(content), json_string_length(content));
+        json_t *text = hearth_json_text(json_string_value(content), json_string_length(content));
         json_array_append_new(parts, reply ? json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text,
                                                        "annotations", "logprobs")
                                            : json_pack("{s:s, s:o}", "type", "input_text", "text", text));

@@ -490,22 +490,22 @@ bool hearth_api_items_check(const json_t *unanswered, const struct hearth_histor
 /* ---- the way back ---- */
 
 static json_t *text_json(const char *text) {
-    return hearth_api_json_text(text, strlen(text));
+    return hearth_json_text(text, strlen(text));
 }
 
 json_t *hearth_api_item_text(enum hearth_role role, const char *text, size_t len) {
     if (role == HEARTH_ROLE_ASSISTANT) {
         return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o, s:[], s:[]}]}", "type", "message", "role", "assistant",
-                         "status", "completed", "content", "type", "output_text", "text",
-                         hearth_api_json_text(text, len), "annotations", "logprobs");
+                         "status", "completed", "content", "type", "output_text", "text", hearth_json_text(text, len),
+                         "annotations", "logprobs");
     }
     return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o}]}", "type", "message", "role", hearth_role_text(role), "status",
-                     "completed", "content", "type", "input_text", "text", hearth_api_json_text(text, len));
+                     "completed", "content", "type", "input_text", "text", hearth_json_text(text, len));
 }
 
 json_t *hearth_api_item_reasoning(const char *text, size_t len) {
     return json_pack("{s:s, s:[], s:[{s:s, s:o}], s:s}", "type", "reasoning", "summary", "content", "type",
-                     "reasoning_text", "text", hearth_api_json_text(text, len), "status", "completed");
+                     "reasoning_text", "text", hearth_json_text(text, len), "status", "completed");
 }
 
 json_t *hearth_api_item_call(const struct hearth_call *call) {
@@ -544,7 +544,7 @@ json_t *hearth_api_items_of_message(const struct hearth_message *message) {
     if (message->role == HEARTH_ROLE_TOOL) {
         item = json_pack("{s:s, s:s, s:o, s:o}", "type", "function_call_output", "status", "completed", "call_id",
                          text_json(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
-                         hearth_api_json_text(message->content, message->content_len));
+                         hearth_json_text(message->content, message->content_len));
     } else {
         item = hearth_api_item_text(message->role, message->content, message->content_len);
     }

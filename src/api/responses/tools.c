@@ -75,8 +75,8 @@ static json_t *custom_of(const json_t *tool) {
     json_t *function = NULL;
     if (ok) {
         function = json_pack("{s:O*, s:o, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", json_object_get(tool, "name"),
-                             "description", hearth_api_json_text((const char *)text.data, text.len), "parameters",
-                             "type", "object", "properties", "input", "type", "string", "required", "input");
+                             "description", hearth_json_text((const char *)text.data, text.len), "parameters", "type",
+                             "object", "properties", "input", "type", "string", "required", "input");
     }
     hearth_buf_finish(&text);
     return function;

@@ -10,7 +10,7 @@ static json_t *session_json(const struct hearth_session *session) {
     const bool begun = !hearth_digest_is_zero(session->head);
     hearth_api_id_print(head, sizeof head, "turn_", session->head, -1);
     return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
-                     hearth_api_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
+                     hearth_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
                      (json_int_t)(session->created_us / 1000000), "last_used_at",
                      (json_int_t)(session->used_us / 1000000), "head", begun ? json_string(head) : json_null(), "turns",
                      (json_int_t)session->turns, "tokens", (json_int_t)session->tokens, "metadata",
@@ -155,8 +155,8 @@ bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *bo
     if (ok) {
         hearth_access_log_deleted(job, "session", name, turns);
         hearth_api_deletion_worker_wake(job->api->deletion_worker);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_api_json_text(name, strlen(name)),
-                                               "object", "session.deleted", "deleted", 1));
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
+                                               "session.deleted", "deleted", 1));
     }
     free(name);
     return ok;
