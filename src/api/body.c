@@ -5,7 +5,7 @@
  * taken as the messages they were read as, and only the others are parsed, as is the rest of the body with an empty
  * array in their place. The scan need not be right about what is no JSON: the parser sees every byte that was not seen
  * before, and whatever seems odd on the way falls back to parsing the whole body, which then says what is wrong. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include "session/message_cache.h"
 

@@ -1,7 +1,7 @@
 /* Errors as the APIs print them. The type follows from the status, by the table below; the message is the one
  * that was found where the error happened.
  * Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Typed fields of a JSON object, read by table, each refusal naming the field. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Three tables carry it: numeric fields with their ranges, fields whose type is checked and which are then ignored, and
  * fields that ask for what this release does not have. Anything else in the object is ignored.
  * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A job: one request on its way through the api room, and the dialect that it is answered in.
  *
- *     job.c           its life: worker, service, store, end     reply.c    events to a response, whole or streamed
+ *     job_life.c      its life: worker, service, store, end     reply.c    events to a response, whole or streamed
  *     pool.c          the workers                               choices.c  the form of OpenAI's chat and completions
  *     stored_turns.c  what is stored of it, and when            tally.c, receipt.c  usage, timings, receipt, logprobs
  */

@@ -1,7 +1,7 @@
 /* Small helpers over jansson. A value that could not be made is NULL all the way up: json_pack() and the set
  * functions refuse NULL; members that were dropped on the way are noted (base/memory.h). So memory is checked once,
  * where the whole is written. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include "base/utf8.h"
 

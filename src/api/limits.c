@@ -11,7 +11,7 @@
  * The costs are of jansson 2.14 and glibc's malloc, rounded up; tests/client/test_limits.py measures the server. */
 #include "api/limits.h"
 
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Routes of llama-server that are not there, and what to do instead: a client that is pointed here in its place is told
  * so in one line. docs/api.md has the same table. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* GET /v1/models and /v1/models/{id}: the one model that is served, in the form of the client's API. Clients look for
  * the context size under several names, which are all there; Hermes refuses to start without one of the first two. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <string.h>
 #include <time.h>

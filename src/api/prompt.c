@@ -3,7 +3,7 @@
  *
  * The error's words are those by which clients of OpenAI's API know a full context (LiteLLM, aider, OpenHands, Hermes):
  * they compact and go on. Hermes reads the size out of them. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <stdio.h>
 

@@ -118,7 +118,8 @@ static void count_tokens(struct hearth_choice *choice, const struct hearth_event
     choice->token_us = now_us;
 }
 
-/* Takes over what an event brings; what the last one says of costs is taken by now (job.c). False: out of memory. */
+/* Takes over what an event brings; what the last one says of costs is taken by now (job_life.c). False: out of memory.
+ */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;

@@ -3,7 +3,7 @@
  *     parse    the body to what it asks for       generation, chat options, messages as they were sent
  *     resolve  that to a conversation             what is stored, toolsets, replies as they were sampled: the only SQL
  *     render   the conversation to a prompt       template, tokens, marks, what the reply must look like
- *     submit   all of it to the service           job.c: a request per choice
+ *     submit   all of it to the service           job_life.c: a request per choice
  *     reply    events to a response               reply.c and the dialect
  *
  * The first three run on a worker. Each reads what the phases before it have made, which is const by then, and fills
@@ -13,7 +13,7 @@
 #ifndef HEARTH_API_ROAD_H
 #define HEARTH_API_ROAD_H
 
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 enum hearth_api_continues { HEARTH_CONTINUES_UNSAID, HEARTH_CONTINUES_NO, HEARTH_CONTINUES_YES };
 

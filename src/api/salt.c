@@ -6,7 +6,7 @@
  * digest, because a client may choose a cache_salt to hit another one's. Names of what is hashed stand before it,
  * so that a key is never taken for a cache_salt.
  * Source of the field: vLLM's cache_salt. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <openssl/evp.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* What a template does, found out at load by rendering messages that differ in one thing. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * One context serves all lanes: unified KV, one sequence per lane, spare ones, and one through which pages travel
  * (llama_state.c). The thread that drives the engine owns the context; tokenising needs only the vocabulary and may
  * happen on any thread. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include "base/assert.h"
 #include "base/clock.h"

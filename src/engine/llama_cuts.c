@@ -9,7 +9,7 @@
  * first. Tokens that take white space in front of them along are no place for one.
  *
  * The texts are sorted, and a match is found by narrowing the range of those that begin alike, byte by byte. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include <stdlib.h>
 #include <string.h>

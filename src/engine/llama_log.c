@@ -5,7 +5,7 @@
  *
  * Its C API says only *that* something failed. The reason stands in the log, so the last error of each thread is kept
  * for the message that the caller gets. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include "base/log.h"
 

@@ -4,7 +4,7 @@
  * Defaults are chosen so that the same flags give the same speed as llama-server: one thread per physical core, flash
  * attention on, unified KV. Two differ on purpose: outputs are limited to what lanes generate (no logits buffer for a
  * whole batch), and windows are kept at their true size (swa_full off), because older cells come back as snapshots. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include <sched.h>
 #include <stdio.h>

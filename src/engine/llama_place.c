@@ -1,6 +1,6 @@
 /* Where a model's weights go and how they are read: devices, buffers, overrides of the metadata. Texts as llama-server
  * takes them become the arrays that llama_model_params points at; they are needed while the model is loaded. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include <errno.h>
 #include <stdio.h>

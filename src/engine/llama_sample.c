@@ -14,7 +14,7 @@
  * Biases are written into the logits row for the time of the choice and taken back in reverse order afterwards: the row
  * is this engine's until the next decode, log-probabilities are those of the unmodified row, and nothing is allocated
  * per token. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include "base/assert.h"
 #include "base/log.h"

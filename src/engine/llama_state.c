@@ -19,7 +19,7 @@
  * What a blob says about itself is checked before libllama acts on it, as far as a wrong value would abort the process
  * (recurrent cell counts) or would import the wrong range silently (page cell counts). Bytes are verified elsewhere: a
  * blob that reaches this file has passed a checksum. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include "base/assert.h"
 

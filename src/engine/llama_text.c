@@ -1,6 +1,6 @@
 /* Text: tokens out of text and text out of tokens. Only the vocabulary is touched, which is constant after loading, so
  * every function here may run on any thread. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include "base/cancel.h"
 

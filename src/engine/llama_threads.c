@@ -1,6 +1,6 @@
 /* The threads that compute: pools that live as long as the context, as llama-server has them (without one ggml may
  * start threads anew for every graph), and the CPUs and the priority that they run with. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Inside the service: tasks, lanes and the inbox. service.c is the outside; the other files belong to its thread. */
+/* Inside the service: tasks, lanes and the inbox. service_life.c is the outside; the other files belong to its thread.
+ */
 #ifndef HEARTH_SCHED_SERVICE_INTERNAL_H
 #define HEARTH_SCHED_SERVICE_INTERNAL_H
 

@@ -1,11 +1,11 @@
 /* The disk tier: its life, and the calls of the cache that need no thread. What waits to be read or written, and the
- * threads that do it, are in the files that disk_internal.h lists.
+ * threads that do it, are in the files that disk_engine.h lists.
  *
  * Every operation on a file stands on its own, so readers, writer and maintenance thread share nothing but what the
  * lock guards (disk_state.c), and other processes need no word with us.
  *
  * Invariant: answers (READ, WRITTEN, DROPPED, REMOVED) never need memory, because the request brings it. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/assert.h"
 #include "base/clock.h"

@@ -3,7 +3,7 @@
  * Our own estimate of the whole directory, set right by every eviction, which counts what is there. It runs
  * when the estimate comes near the budget, and after every sixteenth of the budget that we wrote, as others may have
  * written as much. It frees a little more than is needed, so that it does not run for every file. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -3,7 +3,7 @@
  * A failure that writing ended in comes first. Then what will make it end in one: a budget that cannot hold a single
  * item, and a file system with little room left while the budget still counts on it. That another server uses the
  * directory is no trouble, and only told. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/health.h"
 #include "base/log.h"

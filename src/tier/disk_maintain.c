@@ -6,7 +6,7 @@
  * more. Ticks tell a file that was written during a walk, which the walk may not have seen, from one that is gone.
  *
  * Touches are told to the files at most every TOUCH_US each, and at the end. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/clock.h"
 #include "base/prefault.h"

@@ -10,7 +10,7 @@
  *
  * Invariants: a job is in `jobs` from put() to its answer, and in the queue until the writer takes it;
  * stats.queued_bytes counts both; a group's `queued` counts the latter. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/assert.h"
 #include "base/clock.h"

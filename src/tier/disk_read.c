@@ -8,7 +8,7 @@
  *
  * Invariants: `reads` holds every request that is not answered, in order; `read_next` is the first that no thread took.
  * At most DISK_READ_BYTES are in flight or wait to be polled, but one request is always let through. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/log.h"
 #include "base/prefault.h"

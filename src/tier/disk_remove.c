@@ -6,7 +6,7 @@
  *
  * Invariants: a removal is in the list until it is answered, once. Its REMOVED comes behind every event of what was put
  * before it, so that the cache knows the last word. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/log.h"
 

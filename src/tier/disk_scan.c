@@ -9,7 +9,7 @@
  *
  * Invariants: a file is told of once, by the one that adds it to the table. A file for which a job waits is left to the
  * writer, which sees that it is there and answers WRITTEN. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -6,7 +6,7 @@
  *
  * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@
  *      written. There is one log line when it begins and one when it ends.
  *
  * Invariants: a job is answered exactly once, by answer(); a draft is published or discarded before that. */
-#include "tier/disk_internal.h"
+#include "tier/disk_engine.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /* Keys and what is told of who uses them: weights and classes, other keys while the server runs, /slots, /queue, and
  * the log's line of every request; over a service that does what it is told. */
-#include "api/api_internal.h"
+#include "api/internal.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "session/message_cache.h"

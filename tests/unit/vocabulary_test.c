@@ -1,6 +1,6 @@
 /* Text is text on real vocabularies: those of llama.cpp's collection, which stand beside its chat templates. Each
  * special token's text, guarded, is tokenised to what reads the same and has no such token. */
-#include "engine/llama_internal.h"
+#include "engine/llama_engine.h"
 #include "session/specials.h"
 
 #include "base/assert.h"

@@ -4,7 +4,7 @@
  * response), back to the loop, from there as one request per choice to the service, and ends when the response has
  * ended and every choice has had its last event.
  *
- *     api.c           create, the table of routes, dispatch   route.c           paths and queries
+ *     dispatch.c      create, the table of routes, dispatch   route.c           paths and queries
  *     job.h           jobs, dialects, and their printers      road.h            the phases of a request
  *     error.c         the error object                        respond.c         answers that end an exchange
  *     json.c, fields.c  typed fields of a JSON object         ids.c             ids of turns and items
@@ -21,8 +21,8 @@
  *     lora.c: the smaller endpoints; missing_routes.c: those that are not there
  *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
  *     sessions/    conversations that live in the server */
-#ifndef HEARTH_API_API_INTERNAL_H
-#define HEARTH_API_API_INTERNAL_H
+#ifndef HEARTH_API_INTERNAL_H
+#define HEARTH_API_INTERNAL_H
 
 #include "api/api.h"
 #include "base/memory.h"
@@ -79,7 +79,7 @@ bool hearth_api_template_probe_run(struct hearth_chat *chat, struct hearth_engin
                                    struct hearth_api_template_probe *probe);
 void hearth_api_template_probe_finish(struct hearth_api_template_probe *probe);
 
-/* ---- api.c ---- */
+/* ---- dispatch.c ---- */
 
 struct hearth_api {
     struct hearth_engine *engine;

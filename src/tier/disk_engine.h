@@ -15,8 +15,8 @@
  *
  * One lock guards everything below that is not said to be a thread's own. It is never held over a system call on a
  * file. A function that posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
-#ifndef HEARTH_TIER_DISK_INTERNAL_H
-#define HEARTH_TIER_DISK_INTERNAL_H
+#ifndef HEARTH_TIER_DISK_ENGINE_H
+#define HEARTH_TIER_DISK_ENGINE_H
 
 #include "base/seal.h"
 #include "base/table.h"

@@ -1,6 +1,6 @@
 /* What the files of the llama engine share; no other file includes it. */
-#ifndef HEARTH_ENGINE_LLAMA_INTERNAL_H
-#define HEARTH_ENGINE_LLAMA_INTERNAL_H
+#ifndef HEARTH_ENGINE_LLAMA_ENGINE_H
+#define HEARTH_ENGINE_LLAMA_ENGINE_H
 
 #include "engine/fingerprint.h"
 #include "engine/llama.h"
