@@ -140,10 +140,6 @@ static enum hearth_log_level level_of(const struct hearth_job *job, const struct
     return job->choice_count > 0 || ending->status >= 400 ? HEARTH_LOG_INFO : HEARTH_LOG_DEBUG;
 }
 
-static enum hearth_class class_of(const struct hearth_job *job) {
-    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->parsed.generation.priority;
-}
-
 /* ---- the report ---- */
 
 /* A name that a client gave, as one word. */
@@ -154,12 +150,88 @@ static void copy_word(char *out, size_t cap, const char *text) {
 }
 
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange) {
-    struct hearth_service_stats stats;
     const char *agent = hearth_http_header(exchange, "user-agent");
     copy_word(job->client, sizeof job->client, agent);
     job->client[strcspn(job->client, "?")] = '\0'; /* its first word: a blank became that */
-    hearth_service_stats(job->api->service, &stats);
-    job->ahead = (uint32_t)(stats.queued + stats.lanes_busy);
+}
+
+/* ---- who was there before ---- */
+
+static enum hearth_class class_of(const struct hearth_job *job) {
+    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->parsed.generation.priority;
+}
+
+#define AHEAD_GROUPS 8
+#define AHEAD_TOLD 3
+
+/* Jobs that are of one client and session. */
+struct ahead_group {
+    const struct hearth_job *job;
+    unsigned count;
+};
+
+static const char *session_of(const struct hearth_job *job) {
+    return job->resolved.stored != NULL && job->resolved.stored->session != NULL ? job->resolved.stored->session : "";
+}
+
+static bool same_group(const struct hearth_job *a, const struct hearth_job *b) {
+    return strcmp(a->client, b->client) == 0 && strcmp(session_of(a), session_of(b)) == 0 && class_of(a) == class_of(b);
+}
+
+/* Fills the groups, the largest first, and returns how many there are; `*others`: jobs of other keys, and those of more
+ * groups. */
+static size_t group_ahead(const struct hearth_job *job, struct ahead_group groups[AHEAD_GROUPS], unsigned *others) {
+    size_t n = 0;
+    for (const struct hearth_job *one = job->api->running; one != NULL; one = one->next) {
+        size_t i = 0;
+        while (i < n && !same_group(groups[i].job, one)) {
+            i++;
+        }
+        if (one->open_choices == 0 || !hearth_digest_equal(one->owner, job->owner) || i == AHEAD_GROUPS) {
+            *others += one->open_choices > 0;
+            continue;
+        }
+        if (i == n) {
+            groups[n++] = (struct ahead_group){.job = one};
+        }
+        groups[i].count++;
+        for (; i > 0 && groups[i - 1].count < groups[i].count; i--) {
+            const struct ahead_group moved = groups[i];
+            groups[i] = groups[i - 1];
+            groups[i - 1] = moved;
+        }
+    }
+    return n;
+}
+
+void hearth_access_note_ahead(struct hearth_job *job) {
+    struct ahead_group groups[AHEAD_GROUPS];
+    struct hearth_buf text = {0};
+    unsigned others = 0;
+    const size_t n = group_ahead(job, groups, &others);
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++) {
+        const struct hearth_job *one = groups[i].job;
+        char session[60];
+        if (i >= AHEAD_TOLD) {
+            others += groups[i].count;
+            continue;
+        }
+        copy_word(session, sizeof session, session_of(one));
+        ok = hearth_buf_printf(&text, "%s%u of %s", i > 0 ? ", " : "", groups[i].count,
+                               one->client[0] != '\0' ? one->client : "a client without a name") &&
+             (session[0] == '\0' || hearth_buf_printf(&text, " (session %s)", session)) &&
+             (class_of(one) == HEARTH_CLASS_INTERACTIVE ||
+              hearth_buf_printf(&text, " (%s)", hearth_class_text(class_of(one))));
+    }
+    if (ok && others > 0) {
+        ok = hearth_buf_printf(&text, "%s%u of others", n > 0 ? ", " : "", others);
+    }
+    if (ok && text.data != NULL) {
+        snprintf(job->ahead, sizeof job->ahead, "%.*s", (int)text.len, (const char *)text.data);
+        job->ahead[hearth_utf8_complete(job->ahead, strlen(job->ahead))] = '\0';
+    }
+    hearth_buf_finish(&text);
 }
 
 /* Tokens and times of a request that came to the service. */
@@ -178,15 +250,19 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;
     report->preemptions = tally->preemptions;
+    report->behind = receipt->behind;
     report->ahead = job->ahead;
+    report->cells_needed = receipt->cells_needed;
+    report->ctx_tokens = api->engine->caps.ctx_tokens;
     report->prepare_us = job->prepare_us;
-    report->queue_us = receipt->queue_us;
+    memcpy(report->wait_us, receipt->wait_us, sizeof report->wait_us);
+    report->wait_us[HEARTH_WAIT_WORKER] += job->prepare_start_us - job->arrived_us;
+    report->queue_us = receipt->queue_us + job->prepare_start_us - job->arrived_us;
     report->plan_us = receipt->plan_us;
     report->restore_us = receipt->restore_us;
     report->prefill_us = receipt->prefill_us;
     report->decode_us = tally->generate_us;
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
-    report->wait_us[HEARTH_WAIT_LANE] = receipt->queue_us;
     report->reason = receipt->reason;
     report->prefill_us_per_token = api->prefill_us_per_token;
     report->token_bytes = api->engine->caps.page_bytes_per_token;

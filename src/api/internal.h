@@ -220,6 +220,8 @@ void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, c
 /* Notes the client of a new job, and how many requests are in front of it. */
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange);
 /* A job is over. */
+/* The job is about to be submitted: notes which ones are there before it. */
+void hearth_access_note_ahead(struct hearth_job *job);
 void hearth_access_log_job(const struct hearth_job *job);
 
 /* ---- requests.c: the last requests, and why they were slow ---- */

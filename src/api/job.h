@@ -89,7 +89,7 @@ struct hearth_job {
     const char *method;
     char client[48]; /* the first word of its User-Agent, or "" */
     int64_t arrived_us;
-    uint32_t ahead; /* requests that waited or ran then */
+    char ahead[160]; /* which requests waited or ran when it was submitted, in words */
     struct hearth_caller caller;
     struct hearth_digest owner; /* the salt of the key: of the turns and sessions that it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */

@@ -324,6 +324,7 @@ static void submit(struct hearth_job *job) {
     job->work.run = job_events;
     job->open = true;
     job->submitted = true;
+    hearth_access_note_ahead(job);
     job->next = api->running;
     if (job->next != NULL) {
         job->next->prev = job;

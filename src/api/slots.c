@@ -227,10 +227,10 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
 static json_t *waiting_json(const struct hearth_api *api, const struct hearth_waiting_info *waiting) {
     const struct hearth_job *job = hearth_slots_find(api, waiting->request_id);
     const char *state = waiting->preemptions > 0 ? "preempted" : waiting->held ? "held" : "queued";
-    json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", task_of(job, waiting->request_id), "state", state,
-                             "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
-                             (json_int_t)waiting->generated_tokens, "waited_ms",
-                             hearth_api_json_real((double)waiting->waited_us / 1000.0));
+    json_t *json = json_pack(
+        "{s:I, s:s, s:s, s:I, s:I, s:o}", "id_task", task_of(job, waiting->request_id), "state", state, "wait",
+        hearth_wait_text(waiting->wait), "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
+        (json_int_t)waiting->generated_tokens, "waited_ms", hearth_api_json_real((double)waiting->waited_us / 1000.0));
     json_t *owner = owner_json(job, waiting->priority);
     if (json == NULL || owner == NULL || json_object_update(json, owner) < 0) {
         json_decref(json);

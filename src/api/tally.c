@@ -51,6 +51,11 @@ void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) 
         sum->computed_tokens += receipt->computed_tokens;
         sum->matched_tokens += receipt->matched_tokens;
         sum->queue_us += receipt->queue_us;
+        sum->behind = receipt->behind > sum->behind ? receipt->behind : sum->behind;
+        sum->cells_needed = receipt->cells_needed > sum->cells_needed ? receipt->cells_needed : sum->cells_needed;
+        for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
+            sum->wait_us[wait] += receipt->wait_us[wait];
+        }
         sum->plan_us += receipt->plan_us;
         sum->restore_us += receipt->restore_us;
         sum->prefill_us += receipt->prefill_us;

@@ -25,6 +25,24 @@ const char *hearth_reason_help(enum hearth_reason reason) {
     return reasons[reason].help;
 }
 
+static const struct {
+    const char *text, *help;
+} waits[] = {
+#define X(name, text, help) [HEARTH_WAIT_##name] = {text, help},
+    HEARTH_WAIT_TABLE(X)
+#undef X
+};
+
+const char *hearth_wait_text(enum hearth_wait wait) {
+    HEARTH_ASSERT((size_t)wait < HEARTH_WAIT_COUNT);
+    return waits[wait].text;
+}
+
+const char *hearth_wait_help(enum hearth_wait wait) {
+    HEARTH_ASSERT((size_t)wait < HEARTH_WAIT_COUNT);
+    return waits[wait].help;
+}
+
 /* ---- life ---- */
 
 static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {

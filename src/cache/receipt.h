@@ -25,6 +25,26 @@ enum hearth_reason {
 const char *hearth_reason_text(enum hearth_reason reason);
 const char *hearth_reason_help(enum hearth_reason reason);
 
+/* Why a request waited before its prompt was computed, or in the middle of that, or of its reply. */
+#define HEARTH_WAIT_TABLE(X)                                                       \
+    X(LANE, "lane", "all lanes were busy")                                         \
+    X(PREFIX, "prefix", "another request computed the same beginning")             \
+    X(CELLS, "cells", "the KV cache had no cells left")                            \
+    X(DISK, "disk", "its state was read from disk")                                \
+    X(SCAN, "scan", "the server had just started, and still looked what disk had") \
+    X(PREEMPTED, "preempted", "another request took its lane")                     \
+    X(WORKER, "worker", "all threads that prepare requests were busy")
+
+enum hearth_wait {
+#define X(name, text, help) HEARTH_WAIT_##name,
+    HEARTH_WAIT_TABLE(X)
+#undef X
+        HEARTH_WAIT_COUNT
+};
+
+const char *hearth_wait_text(enum hearth_wait wait);
+const char *hearth_wait_help(enum hearth_wait wait);
+
 /* Units: tokens and microseconds. prompt = reused_live + reused_ram + reused_disk + computed. */
 struct hearth_receipt {
     uint32_t prompt_tokens;
@@ -32,8 +52,11 @@ struct hearth_receipt {
     uint32_t reused_ram_tokens;
     uint32_t reused_disk_tokens;
     uint32_t computed_tokens;
-    uint32_t matched_tokens; /* longest known prefix, whether or not its state could be used */
-    int64_t queue_us;        /* from submission until a lane was free */
+    uint32_t matched_tokens;            /* longest known prefix, whether or not its state could be used */
+    int64_t queue_us;                   /* without a lane, before the first token: the waits until then together */
+    int64_t wait_us[HEARTH_WAIT_COUNT]; /* without a lane, until the end */
+    uint32_t behind;                    /* requests that ran when it came, or got their first lane before it */
+    uint32_t cells_needed; /* that it and those on lanes had together when it lacked some; 0: it never did */
     int64_t plan_us;
     int64_t restore_us;
     int64_t prefill_us;

@@ -6,12 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-static const char *const wait_texts[] = {
-#define X(name, text, help) [HEARTH_WAIT_##name] = text,
-    HEARTH_WAIT_TABLE(X)
-#undef X
-};
-
 static json_t *ms(int64_t us) {
     return json_real((double)(us / 10) / 100.0); /* two digits are enough */
 }
@@ -45,7 +39,7 @@ static json_t *waits_json(const struct hearth_report *report) {
     json_t *waits = json_object();
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
         if (report->wait_us[i] > 0) {
-            json_object_set_new(waits, wait_texts[i], ms(report->wait_us[i]));
+            json_object_set_new(waits, hearth_wait_text((enum hearth_wait)i), ms(report->wait_us[i]));
         }
     }
     return waits;
@@ -88,10 +82,10 @@ static bool add_turn(const struct hearth_report *report, bool texts, json_t *jso
     const double s = (double)report->decode_us / 1e6;
     const double rate = s > 0 && report->generated_tokens > 1 ? (report->generated_tokens - 1) / s : 0;
     json_t *turn =
-        json_pack("{s:o, s:o, s:o, s:I, s:I, s:f, s:s, s:o, s:o}", "tokens", tokens_json(report), "ms",
+        json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:f, s:s, s:o, s:o}", "tokens", tokens_json(report), "ms",
                   times_json(report), "waits_ms", waits_json(report), "preemptions", (json_int_t)report->preemptions,
-                  "ahead", (json_int_t)report->ahead, "tokens_per_second", (double)(int64_t)(rate * 10) / 10.0,
-                  "reason", hearth_reason_text(report->reason), "divergence",
+                  "behind", (json_int_t)report->behind, "ahead", text_or_null(report->ahead), "tokens_per_second",
+                  (double)(int64_t)(rate * 10) / 10.0, "reason", hearth_reason_text(report->reason), "divergence",
                   report->divergence != NULL ? hearth_report_divergence_json(report->divergence, texts) : json_null(),
                   "verdicts", verdicts_json(report));
     const bool ok = turn != NULL && json_object_update(json, turn) == 0;

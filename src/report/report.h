@@ -12,21 +12,6 @@
 
 #include <jansson.h>
 
-/* Why a request waited before its prompt was computed. */
-#define HEARTH_WAIT_TABLE(X)                                           \
-    X(LANE, "lane", "all lanes were busy")                             \
-    X(PREFIX, "prefix", "another request computed the same beginning") \
-    X(CELLS, "cells", "the KV cache had no cells left")                \
-    X(DISK, "disk", "its state was read from disk")                    \
-    X(PREEMPTED, "preempted", "it was preempted")
-
-enum hearth_wait {
-#define X(name, text, help) HEARTH_WAIT_##name,
-    HEARTH_WAIT_TABLE(X)
-#undef X
-        HEARTH_WAIT_COUNT
-};
-
 /* Where a prompt left the known prefix. Texts are borrowed. */
 struct hearth_report_divergence {
     enum hearth_cause cause;
@@ -50,7 +35,9 @@ struct hearth_report {
     uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, computed_tokens, matched_tokens;
     uint32_t known_tokens; /* of its beginning, by the transcripts: computed before, or only counted */
     uint32_t generated_tokens, drafted_tokens, accepted_tokens, preemptions;
-    uint32_t ahead; /* requests that waited or ran when it arrived */
+    uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
+    const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */
+    uint32_t cells_needed, ctx_tokens; /* to have run beside the others; that there are */
     int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
     int64_t wait_us[HEARTH_WAIT_COUNT];
     enum hearth_reason reason;
@@ -95,6 +82,10 @@ struct hearth_report {
     X(SHORT_OF_CELLS, "short_of_cells", "the KV cache was full", "more `--ctx-size`, or less `--parallel`")         \
     X(PREEMPTED, "preempted", "it was preempted", "more `--ctx-size`, or another class or weight")                  \
     X(SLOW_DISK, "slow_disk", "its state had to be read from disk", "more `--cache-ram`, or a faster disk")         \
+    X(SCANNING, "scanning", "the server had just started, and what is on disk was not known yet",                   \
+      "nothing to do: that is over")                                                                                \
+    X(WORKERS, "workers", "all threads that prepare requests were busy",                                            \
+      "fewer requests at a time; long histories take long to read")                                                 \
     X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                    \
     X(PREPARING, "preparing", "reading, rendering and tokenising the request took long",                            \
       "a history whose text is known costs little: does the client change its beginning?")

@@ -288,39 +288,67 @@ static void judge_prompt(struct judge *judge) {
 
 /* ---- time ---- */
 
-static void judge_waits(struct judge *judge) {
-    static const enum hearth_verdict_cause causes_of[] = {[HEARTH_WAIT_LANE] = HEARTH_VERDICT_QUEUED,
-                                                          [HEARTH_WAIT_PREFIX] = HEARTH_VERDICT_SAME_PREFIX,
-                                                          [HEARTH_WAIT_CELLS] = HEARTH_VERDICT_SHORT_OF_CELLS,
-                                                          [HEARTH_WAIT_DISK] = HEARTH_VERDICT_SLOW_DISK,
-                                                          [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED};
-    const struct hearth_report *report = judge->report;
+/* What a context of this many tokens is called: in whole steps, and with room for a reply. */
+static uint32_t enough_cells(uint32_t needed) {
+    enum { STEP = 4096, REPLY = 1024 };
+    return (needed + REPLY + STEP - 1) / STEP * STEP;
+}
+
+static void say_wait(const struct hearth_report *report, enum hearth_wait wait, int64_t us, struct hearth_verdict *to) {
     char time[32], tokens[32];
+    const uint32_t behind = report->behind;
+    const bool named = behind > 0 && report->ahead != NULL && report->ahead[0] != '\0';
+    (void)duration(us, time);
+    switch (wait) {
+    case HEARTH_WAIT_LANE:
+        (void)snprintf(to->text, sizeof to->text, "it waited %s for a lane, behind %u other request%s%s%s", time,
+                       behind, behind == 1 ? "" : "s", named ? ": when it came there were " : "",
+                       named ? report->ahead : "");
+        break;
+    case HEARTH_WAIT_PREFIX:
+        (void)snprintf(
+            to->text, sizeof to->text,
+            "it waited %s for another request that was computing the same beginning, and took %s tokens from "
+            "it",
+            time, count(reused(report), tokens));
+        break;
+    case HEARTH_WAIT_CELLS:
+        (void)snprintf(to->text, sizeof to->text, "it waited %s because the KV cache was full%s", time,
+                       report->preemptions > 0 ? ", having lost its lane for that" : "");
+        if (report->cells_needed > 0) {
+            (void)snprintf(to->advice, sizeof to->advice,
+                           "`--ctx-size %u` instead of %u would have had room for it beside those that ran; or less "
+                           "`--parallel`",
+                           enough_cells(report->cells_needed), report->ctx_tokens);
+        }
+        break;
+    case HEARTH_WAIT_DISK:
+        (void)snprintf(to->text, sizeof to->text, "reading the state of %s tokens from disk took %s",
+                       count(report->disk_tokens, tokens), time);
+        break;
+    case HEARTH_WAIT_PREEMPTED:
+        (void)snprintf(to->text, sizeof to->text, "it was preempted %u time%s, for %s together", report->preemptions,
+                       report->preemptions == 1 ? "" : "s", time);
+        break;
+    default: (void)snprintf(to->text, sizeof to->text, "it waited %s: %s", time, hearth_wait_help(wait));
+    }
+}
+
+static void judge_waits(struct judge *judge) {
+    static const enum hearth_verdict_cause causes_of[] = {
+        [HEARTH_WAIT_LANE] = HEARTH_VERDICT_QUEUED,          [HEARTH_WAIT_PREFIX] = HEARTH_VERDICT_SAME_PREFIX,
+        [HEARTH_WAIT_CELLS] = HEARTH_VERDICT_SHORT_OF_CELLS, [HEARTH_WAIT_DISK] = HEARTH_VERDICT_SLOW_DISK,
+        [HEARTH_WAIT_SCAN] = HEARTH_VERDICT_SCANNING,        [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED,
+        [HEARTH_WAIT_WORKER] = HEARTH_VERDICT_WORKERS};
+    const struct hearth_report *report = judge->report;
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
         int64_t us = report->wait_us[wait];
         if (wait == HEARTH_WAIT_DISK && report->disk_tokens > 0) {
             us += report->restore_us;
         }
         struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);
-        if (verdict == NULL) {
-            continue;
-        }
-        (void)duration(us, time);
-        switch (wait) {
-        case HEARTH_WAIT_LANE:
-            (void)snprintf(verdict->text, sizeof verdict->text, "it waited %s for a lane, behind %u other request%s",
-                           time, report->ahead, report->ahead == 1 ? "" : "s");
-            break;
-        case HEARTH_WAIT_DISK:
-            (void)snprintf(verdict->text, sizeof verdict->text, "reading the state of %s tokens from disk took %s",
-                           count(report->disk_tokens, tokens), time);
-            break;
-        case HEARTH_WAIT_PREEMPTED:
-            (void)snprintf(verdict->text, sizeof verdict->text, "it was preempted %u time%s, for %s together",
-                           report->preemptions, report->preemptions == 1 ? "" : "s", time);
-            break;
-        default:
-            (void)snprintf(verdict->text, sizeof verdict->text, "%s: it waited %s", causes[causes_of[wait]].help, time);
+        if (verdict != NULL) {
+            say_wait(report, (enum hearth_wait)wait, us, verdict);
         }
     }
 }

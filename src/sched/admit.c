@@ -23,9 +23,14 @@
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
 
-/* The task steps aside until something changes; `cells`: it lacks them. */
-static void hold(struct hearth_service *service, const struct hearth_task *task, bool cells) {
-    hearth_step_hold(service->step, task->id, cells, hearth_service_now_us(service));
+/* The task steps aside until something changes. */
+static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
+    const int64_t now_us = hearth_service_now_us(service);
+    if (!task->admitted) { /* it has waited all the time */
+        task->receipt.plan_us = task->receipt.restore_us = 0;
+    }
+    hearth_task_wait(service, task, wait, now_us);
+    hearth_step_hold(service->step, task->id, wait == HEARTH_WAIT_CELLS, now_us);
 }
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
@@ -188,6 +193,8 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     if (receipt->reason != HEARTH_REASON_RESTORE_FAILED) {
         receipt->reason = plan->reason;
     }
+    receipt->behind = task->busy_then + (uint32_t)(service->firsts - task->firsts);
+    service->firsts += !hearth_task_is_prefetch(task);
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
     service->counters.prompt_reused_disk_tokens += receipt->reused_disk_tokens;
@@ -249,7 +256,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
         return true;
     }
     task->waits_for_ended = service->ended + 1;
-    hold(service, task, true);
+    hold(service, task, HEARTH_WAIT_CELLS);
     return false;
 }
 
@@ -288,11 +295,14 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
     return hearth_cache_fetch(service->cache, plan);
 }
 
+/* True: the task was held. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    if (!wait_for_scan(service, task, plan) && !wait_for_reads(service, task, plan)) {
+    const bool scan = wait_for_scan(service, task, plan);
+    if (!scan && !wait_for_reads(service, task, plan)) {
         return false;
     }
     service->backing_retry_us = hearth_clock_us() + BACKING_PATIENCE_US;
+    hold(service, task, scan ? HEARTH_WAIT_SCAN : HEARTH_WAIT_DISK);
     return true;
 }
 
@@ -335,10 +345,10 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
     if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
         return false;
     }
-    bool waits = wait_for_backing(service, task, plan);
-    if (waits) {
-        hold(service, task, false);
-    } else if (plan->resume == n || !hearth_cache_in_ram(service->cache, plan)) {
+    if (wait_for_backing(service, task, plan)) {
+        return true;
+    }
+    if (plan->resume == n || !hearth_cache_in_ram(service->cache, plan)) {
         end_prefetch(service, task, plan, plan->resume);
     } else {
         return false;
@@ -372,7 +382,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         return;
     }
     if (hearth_task_lacks_cells(service, task) && !hearth_lane_preempt_for_cells(service, task)) {
-        hold(service, task, true);
+        hold(service, task, HEARTH_WAIT_CELLS);
         return;
     }
     if (hearth_task_is_prefetch(task) && prefetch_is_there(service, task)) {
@@ -381,9 +391,6 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     take_over(service, task);
     const int64_t admit_us = hearth_service_now_us(service);
     int64_t start_us = admit_us;
-    if (!task->admitted) {
-        task->receipt.queue_us = start_us - task->submitted_us;
-    }
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
     uint32_t vain = 0;
     for (bool first = true;; first = false) {
@@ -397,9 +404,11 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
-        if (first && (wait_for_leader(service, task, plan->resume) ||
-                      (!prompt.cache_off && wait_for_backing(service, task, plan)))) {
-            hold(service, task, false);
+        if (first && wait_for_leader(service, task, plan->resume)) {
+            hold(service, task, HEARTH_WAIT_PREFIX);
+            return;
+        }
+        if (first && !prompt.cache_off && wait_for_backing(service, task, plan)) {
             return;
         }
         if (plan->target == (int)service->lanes) {

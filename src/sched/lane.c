@@ -160,8 +160,10 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->preempted_at = 0;
     task->waits_for_ended = 0;
     task->waited_us += now_us - task->queued_us;
+    hearth_task_waited(service, task, admit_us);
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
+    hearth_service_lanes_taken(service, now_us);
     hearth_lane_count(service, task, false, 1);
     if (task->request.progress) {
         hearth_task_progress(service, task);

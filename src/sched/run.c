@@ -38,6 +38,10 @@ static void poll_backing(struct hearth_service *service, bool admitting) {
 static void take_task(struct hearth_service *service, struct hearth_task *task) {
     task->next = service->tasks;
     service->tasks = task;
+    task->firsts = service->firsts;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        task->busy_then += service->on_lane[i] && !hearth_task_is_prefetch(service->on_lane[i]);
+    }
     service->counters.requests++;
     service->counters.prompt_tokens += task->prompt_tokens;
     if (task->deadline_us > 0 && task->deadline_us < service->deadline_us) {

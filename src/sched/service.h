@@ -268,6 +268,7 @@ struct hearth_waiting_info {
     uint32_t prompt_tokens, generated_tokens;
     uint32_t preemptions; /* how often it was preempted */
     int64_t waited_us;
+    enum hearth_wait wait;
     bool held; /* not for a lane, but for another prompt that begins alike, for cells, or for the disk */
 };
 

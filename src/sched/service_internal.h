@@ -88,6 +88,11 @@ struct hearth_task {
     int32_t ahead;                            /* positions that were captured on the way, in whole pages */
     int32_t preempted_at;                     /* positions it had when it was preempted last */
     int64_t preempt_cost_us;                  /* what capturing them has taken */
+    bool waits;                               /* it has no lane */
+    enum hearth_wait wait;                    /* for what, while it does */
+    int64_t wait_since_us;
+    uint64_t firsts; /* requests that had had a lane when it came, and the busy ones of these */
+    uint32_t busy_then;
     struct hearth_speculation spec;
     uint32_t preemptions, lost; /* how often it was preempted, and of these, lost much state */
 };
@@ -134,6 +139,7 @@ struct hearth_service {
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
+    uint64_t firsts;          /* tasks that have had a lane, but for prefetches */
     uint32_t ended;           /* tasks that ended so far and had a lane */
     int64_t batch_us;         /* how long the last batch took */
     bool backing_news;        /* the backing tier has said something since held tasks were last asked */
@@ -187,6 +193,15 @@ void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
 void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us);
 /* Likewise, into nothing but the service's own work, as far as it was not told already. */
 void hearth_service_worked(struct hearth_service *service, int64_t real_us);
+
+/* ---- wait.c ---- */
+
+/* From now on a task without a lane waits for this. */
+void hearth_task_wait(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait, int64_t now_us);
+/* It has waited: it has got a lane, or ends. */
+void hearth_task_waited(struct hearth_service *service, struct hearth_task *task, int64_t now_us);
+/* A lane was taken: with the last one, what waits for a prefix or the disk waits for a lane, too. */
+void hearth_service_lanes_taken(struct hearth_service *service, int64_t now_us);
 
 /* ---- event.c ---- */
 

@@ -66,6 +66,11 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
 
 bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us) {
     task->queued_us = task->preemptions > 0 ? hearth_service_now_us(service) : arrived_us;
+    hearth_task_wait(service, task,
+                     task->waits_for_ended > 0 ? HEARTH_WAIT_CELLS
+                     : task->preemptions > 0   ? HEARTH_WAIT_PREEMPTED
+                                               : HEARTH_WAIT_LANE,
+                     task->queued_us);
     const struct hearth_step_request request = {.id = task->id,
                                                 .priority = task->request.priority,
                                                 .tenant = task->request.tenant,
@@ -110,9 +115,8 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
 static void receipt_end(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_receipt *receipt = &task->receipt;
     int64_t now_us = hearth_service_now_us(service);
-    if (!task->admitted) {
-        receipt->queue_us = now_us - task->submitted_us;
-    } else if (!task->prefilled) {
+    hearth_task_waited(service, task, now_us);
+    if (task->admitted && !task->prefilled) {
         uint32_t reused = receipt->prompt_tokens - receipt->computed_tokens;
         uint32_t there =
             (uint32_t)(task->lane >= 0 ? hearth_step_lane(service->step, task->lane)->computed : task->preempted_at);
@@ -144,6 +148,7 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
 
 /* The deadline has passed. A reply that has begun ends with what it has; else the request fails. */
 static void expire(struct hearth_service *service, struct hearth_task *task) {
+    hearth_task_waited(service, task, hearth_service_now_us(service));
     struct hearth_event *event = task->generated > 0 ? hearth_task_event(task, HEARTH_EVENT_DONE) : NULL;
     service->counters.requests_late++;
     if (!event || !hearth_reply_flush(&task->reply, &event->text)) {

@@ -70,6 +70,7 @@ static size_t list_waiting(struct hearth_service *service, struct hearth_waiting
                                                .generated_tokens = task->generated,
                                                .preemptions = task->preemptions,
                                                .waited_us = task->waited_us + now_us - task->queued_us,
+                                               .wait = task->wait,
                                                .held = places[i].held};
     }
     return n;

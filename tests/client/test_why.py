@@ -180,8 +180,79 @@ def test_queued(sim):
     _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
     first.join()
     assert cause(report) == "queued"
-    assert "behind 1 other request" in report["verdicts"][0]["text"]
-    assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["ms"]["queue"], rel=0.1)
+    assert "behind 1 other request: when it came there were 1 of test-agent/1.0" in report["verdicts"][0]["text"]
+    assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["waits_ms"]["lane"], rel=0.01)
+    parts_add_up(report)
+
+
+def together(*asks):
+    """Asks one after the other, each 0.2 s after the one before it, without waiting; returns what is kept of each."""
+    reports = [None] * len(asks)
+
+    def run(i, one):
+        reports[i] = one()[1]
+
+    threads = []
+    for i, one in enumerate(asks):
+        threads.append(threading.Thread(target=run, args=(i, one)))
+        threads[-1].start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    return reports
+
+
+def parts_add_up(report):
+    """What is told of the time before the first token is all of it, but for a moment."""
+    ms = report["ms"]
+    parts = sum(ms[name] for name in ("prepare", "queue", "plan", "restore", "prefill"))
+    assert ms["ttft"] == pytest.approx(parts, rel=0.03, abs=25), ms
+
+
+def test_waiting_for_the_same_beginning():
+    with serve("--engine", "sim", "-np", "2", "-c", "16384") as server:
+        system_text = system(SYSTEM.format("both") + RULES)
+        first, second = together(lambda: ask(server, [system_text, user("One.")]),
+                                 lambda: ask(server, [system_text, user("Two.")]))
+    assert cause(first) == "new_conversation"
+    assert cause(second) == "same_prefix", second
+    verdict = second["verdicts"][0]
+    assert verdict["lost_ms"] == pytest.approx(second["waits_ms"]["prefix"], rel=0.01)
+    assert f"took {sum(second['tokens']['reused'].values()):,} tokens from it" in verdict["text"]
+    parts_add_up(second)
+
+
+def test_short_of_cells():
+    with serve("--engine", "sim", "-np", "4", "-c", "4096") as server:
+        def one(name):
+            return lambda: ask(server, [system(f"{name}. " + RULES), user("Go.")], max_tokens=200,
+                               ignore_eos=True)
+        reports = together(one("A"), one("B"), one("C"))
+    waited = [report for report in reports if report["waits_ms"].get("cells", 0) > 0]
+    assert waited, reports
+    for report in waited:
+        verdict = report["verdicts"][0]
+        if verdict["cause"] != "short_of_cells":
+            verdict = report["verdicts"][1]
+        assert verdict["cause"] == "short_of_cells", report
+        assert "`--ctx-size 8192` instead of 4096" in verdict["advice"], verdict
+        parts_add_up(report)
+    # What the verdict says of the fix is true.
+    with serve("--engine", "sim", "-np", "4", "-c", "8192") as server:
+        reports = together(one("A"), one("B"), one("C"))
+    assert not any("cells" in report["waits_ms"] for report in reports)
+
+
+def test_preempted(sim):
+    history, _ = begin(sim, "preempted")
+    slow, quick = together(
+        lambda: ask(sim, [*history, user("Take your time.")], max_tokens=100, ignore_eos=True, priority="background"),
+        lambda: ask(sim, [*history, user("At once.")], max_tokens=20, ignore_eos=True))
+    assert slow["preemptions"] == 1 and slow["class"] == "background", slow
+    preempted = [verdict for verdict in slow["verdicts"] if verdict["cause"] == "preempted"]
+    assert preempted and preempted[0]["lost_ms"] == pytest.approx(slow["waits_ms"]["preempted"], rel=0.01)
+    parts_add_up(slow)
+    parts_add_up(quick)
 
 
 def test_a_long_reply(sim):

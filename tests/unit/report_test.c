@@ -178,21 +178,32 @@ static void state_that_is_gone_is_told_with_its_size(void **state) {
 }
 
 static void waits_are_told_by_what_was_waited_for(void **state) {
-    static const char *const names[HEARTH_WAIT_COUNT] = {"queued", "same_prefix", "short_of_cells", "slow_disk",
-                                                         "preempted"};
+    static const char *const names[HEARTH_WAIT_COUNT] = {
+        [HEARTH_WAIT_LANE] = "queued",    [HEARTH_WAIT_PREFIX] = "same_prefix", [HEARTH_WAIT_CELLS] = "short_of_cells",
+        [HEARTH_WAIT_DISK] = "slow_disk", [HEARTH_WAIT_SCAN] = "scanning",      [HEARTH_WAIT_PREEMPTED] = "preempted",
+        [HEARTH_WAIT_WORKER] = "workers"};
     (void)state;
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
         struct hearth_report report = good();
         report.wait_us[i] = 4000000;
         report.total_us += 4000000;
-        report.ahead = report.preemptions = 1;
+        report.behind = report.preemptions = 1;
         assert_int_equal(first_is(&report, names[i]).lost_us, 4000000);
     }
     struct hearth_report report = good();
     report.wait_us[HEARTH_WAIT_LANE] = 2500000;
     report.total_us += 2500000;
-    report.ahead = 7;
-    assert_string_equal(first_is(&report, "queued").text, "it waited 2.5 s for a lane, behind 7 other requests");
+    report.behind = 7;
+    report.ahead = "6 of codex/1.0 (session night), 1 of others";
+    assert_string_equal(first_is(&report, "queued").text,
+                        "it waited 2.5 s for a lane, behind 7 other requests: when it came there were 6 of codex/1.0 "
+                        "(session night), 1 of others");
+    report = good();
+    report.wait_us[HEARTH_WAIT_CELLS] = 2500000;
+    report.total_us += 2500000;
+    report.cells_needed = 9000;
+    report.ctx_tokens = 8192;
+    assert_non_null(strstr(first_is(&report, "short_of_cells").advice, "`--ctx-size 12288` instead of 8192"));
 }
 
 static void times_have_their_causes(void **state) {
