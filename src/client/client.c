@@ -2,8 +2,8 @@
  *
  * A request waits in curl_multi_poll() for the network and for Ctrl-C at the same time (the pipe that the signal
  * handler writes to is one of its descriptors). Ctrl-C closes the connection, which is how the server learns that a
- * reply is not wanted any more. There is no limit on the time of a request: a long prompt may take minutes before its
- * first byte. */
+ * reply is not wanted any more. There is no limit on the time of a request unless the caller sets one: a long prompt
+ * may take minutes before its first byte. */
 #include "client/client.h"
 
 #include "console/interrupt.h"
@@ -24,6 +24,8 @@ struct hearth_client {
     char *base;
     const char *socket_path; /* NULL: an address */
     const char *cacert;      /* NULL: as the system has it */
+    int stop_fd;             /* input there ends a request; -1: none */
+    long timeout_s;          /* 0: none */
     char cause[CURL_ERROR_SIZE];
 };
 
@@ -124,6 +126,7 @@ struct hearth_client *hearth_client_create(const char *url, const char *key, con
         hearth_client_destroy(client);
         return NULL;
     }
+    client->stop_fd = -1;
     client->cacert = cacert ? cacert : variable("HEARTH_CACERT", NULL);
     if (strncmp(url, unix_prefix, sizeof unix_prefix - 1) == 0) {
         client->socket_path = url + sizeof unix_prefix - 1;
@@ -152,6 +155,11 @@ const char *hearth_client_url(const struct hearth_client *client) {
     return client->socket_path ? client->socket_path : client->base;
 }
 
+void hearth_client_limit(struct hearth_client *client, int fd, long timeout_s) {
+    client->stop_fd = fd;
+    client->timeout_s = timeout_s;
+}
+
 /* ---- a request ---- */
 
 static size_t on_bytes(char *bytes, size_t one, size_t len, void *user) {
@@ -176,6 +184,7 @@ static bool set_up(struct hearth_client *client, const char *url, const char *bo
     ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, CONNECT_TIMEOUT_S) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_TIMEOUT, client->timeout_s) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_USERAGENT, "hearth-chat/" HEARTH_VERSION) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPHEADER, client->headers) == CURLE_OK;
@@ -198,16 +207,18 @@ static bool set_up(struct hearth_client *client, const char *url, const char *bo
     return ok;
 }
 
-/* Runs what was set up. False: Ctrl-C. */
+/* Runs what was set up. False: Ctrl-C, or input on `stop_fd`. */
 static bool wait_for_end(struct hearth_client *client, CURLcode *result) {
-    struct curl_waitfd wake = {.fd = hearth_interrupt_fd(), .events = CURL_WAIT_POLLIN};
+    struct curl_waitfd wakes[] = {{.fd = hearth_interrupt_fd(), .events = CURL_WAIT_POLLIN},
+                                  {.fd = client->stop_fd, .events = CURL_WAIT_POLLIN}};
+    const unsigned wake_count = client->stop_fd >= 0 ? 2 : 1;
     int running = 1;
     *result = CURLE_OK;
     if (curl_multi_add_handle(client->multi, client->easy) != CURLM_OK) {
         *result = CURLE_OUT_OF_MEMORY;
         return true;
     }
-    while (running > 0 && !hearth_interrupted) {
+    while (running > 0 && !hearth_interrupted && wakes[1].revents == 0) {
         int left;
         if (curl_multi_perform(client->multi, &running) != CURLM_OK) {
             *result = CURLE_FAILED_INIT;
@@ -216,15 +227,15 @@ static bool wait_for_end(struct hearth_client *client, CURLcode *result) {
         for (const CURLMsg *msg; (msg = curl_multi_info_read(client->multi, &left)) != NULL;) {
             *result = msg->msg == CURLMSG_DONE ? msg->data.result : *result;
         }
-        if (running > 0 && curl_multi_poll(client->multi, &wake, 1, 1000, NULL) != CURLM_OK) {
+        if (running > 0 && curl_multi_poll(client->multi, wakes, wake_count, 1000, NULL) != CURLM_OK) {
             *result = CURLE_FAILED_INIT;
             break;
         }
         hearth_interrupt_drain();
     }
     (void)curl_multi_remove_handle(client->multi, client->easy);
-    const bool stopped = hearth_interrupted && running > 0;
-    if (stopped) {
+    const bool stopped = (hearth_interrupted || wakes[1].revents != 0) && running > 0;
+    if (stopped && hearth_interrupted) {
         hearth_interrupt_clear();
     }
     return !stopped;

@@ -5,9 +5,7 @@
  *     talk.c       a conversation: what is sent, and the commands
  *     client.c     requests, by libcurl
  *     reply.c      a streamed reply, as it comes in
- *     top.c        hearth top: the command line, and one frame after the other
- *     top_read.c   asks the server what it is doing
- *     top_show.c   a frame, as text and as JSON
+ *     top.h        hearth top
  *     why.c        hearth why: the server's verdicts, in sentences */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H
@@ -63,7 +61,7 @@ void hearth_client_address(const char **url, const char **key, char key_room[CLI
 
 enum client_outcome {
     CLIENT_DONE,
-    CLIENT_STOPPED, /* by Ctrl-C */
+    CLIENT_STOPPED, /* by Ctrl-C, or as hearth_client_limit() says */
     CLIENT_FAILED,  /* one line on stderr has told the cause */
 };
 
@@ -72,6 +70,9 @@ enum client_outcome {
 struct hearth_client *hearth_client_create(const char *url, const char *key, const char *cacert);
 void hearth_client_destroy(struct hearth_client *client);
 const char *hearth_client_url(const struct hearth_client *client);
+/* From now on a request ends as STOPPED also when there is input on `fd` (-1: none), and fails when it takes
+ * `timeout_s` (0: never). */
+void hearth_client_limit(struct hearth_client *client, int fd, long timeout_s);
 
 /* POST, or GET when `body` is NULL. The bytes of a response with status 200 go to `sink`, those of others to `out`;
  * with no sink all do. A status other than 200 is no failure here. */
@@ -107,28 +108,5 @@ enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const cha
 enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text);
 /* A line that begins with "/". *quit: it was /quit. */
 enum client_outcome hearth_client_talk_command(struct client_talk *talk, const char *line, bool *quit);
-
-/* ---- hearth top (top_read.c, top_show.c) ---- */
-
-/* What the server said at one moment. Another version of it, or another server, may say less: every part may be NULL,
- * and every member of a part may be missing. Owned. */
-struct top_sample {
-    int64_t at_us;   /* hearth_clock_us() */
-    json_t *props;   /* object */
-    json_t *health;  /* object */
-    json_t *slots;   /* array */
-    json_t *queue;   /* object */
-    json_t *metrics; /* object: samples without labels, name to number */
-};
-
-void hearth_client_top_finish(struct top_sample *sample);
-/* DONE, STOPPED by Ctrl-C, or FAILED after one line on stderr: the server is not there, does not let us in, or is none
- * of ours. */
-enum client_outcome hearth_client_top_read(struct hearth_client *client, struct top_sample *out);
-
-/* A frame. `before`: an earlier sample, from which what has happened since then is told; NULL: there is none. */
-void hearth_client_top_print(FILE *out, const char *url, const struct top_sample *before, const struct top_sample *now);
-/* The same for programs. NULL: out of memory. The caller's reference. */
-json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now);
 
 #endif

@@ -1,23 +1,24 @@
 /* `hearth top`: the command line, and one frame after the other.
  *
- * On a terminal a frame is written over the one before it: the cursor goes home, each line is erased behind its end,
- * and so is what is left below. A server that goes away while it is watched is waited for: it may be starting again. */
+ * On a terminal the server is asked every few seconds, and between two answers keys change what is shown of the last
+ * one. A key also ends a request that the server does not answer, so that keys always work. */
 #include "client/commands.h"
 
-#include "base/buf.h"
-#include "client/client.h"
+#include "base/clock.h"
+#include "client/top.h"
 #include "console/interrupt.h"
-#include "console/show.h"
 #include "console/tool.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define DEFAULT_INTERVAL_S 2
 #define MOST_INTERVAL_S 3600
+#define REQUEST_TIMEOUT_S 10L
+#define STOPPED_US 200000 /* a request that a key has ended is sent again so much later */
 
 struct top_options {
     const char *url, *key, *cacert;
@@ -44,39 +45,8 @@ static const struct hearth_console_option options[] = {
 
 static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL("top", "", commands, options);
 
-/* ---- the terminal ---- */
+/* ---- frames ---- */
 
-static int terminal_rows(void) {
-    struct winsize size;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row >= 4 ? size.ws_row : 24;
-}
-
-/* Bytes of the first `columns` characters of a line. */
-static size_t cut(const char *line, size_t len, int columns) {
-    size_t at = 0;
-    for (int used = 0; at < len; at++) {
-        if (((unsigned char)line[at] & 0xC0) != 0x80 && used++ == columns) {
-            break;
-        }
-    }
-    return at;
-}
-
-/* Writes a frame over the one before it: as much of it as there is room for. */
-static void overwrite(const char *frame) {
-    const int columns = hearth_show_columns();
-    (void)fputs("\033[H", stdout);
-    for (int row = 1, rows = terminal_rows(); *frame && row < rows; row++) {
-        const size_t len = strcspn(frame, "\n");
-        (void)fwrite(frame, 1, cut(frame, len, columns), stdout);
-        (void)fputs("\033[K\n", stdout);
-        frame += len + (frame[len] == '\n');
-    }
-    (void)fputs("\033[J", stdout);
-    (void)fflush(stdout);
-}
-
-/* False: Ctrl-C. */
 static bool wait_s(int64_t seconds) {
     struct pollfd wake = {.fd = hearth_interrupt_fd(), .events = POLLIN};
     if (!hearth_interrupted) {
@@ -85,40 +55,91 @@ static bool wait_s(int64_t seconds) {
     return !hearth_interrupted;
 }
 
-/* ---- frames ---- */
+struct watch {
+    struct hearth_client *client;
+    struct top_sample before, now; /* `before`: zeroed until there is one */
+    struct top_view view;
+    char trouble[200];
+};
 
-/* Frames until Ctrl-C. The server must answer the first time. */
-static int watch(struct hearth_client *client, int64_t interval_s) {
-    struct top_sample before = {0}, now;
-    bool begun = false;
-    int status = 0;
-    (void)fputs("\033[?25l\033[2J", stdout); /* no cursor, no text */
-    for (bool goes_on = true; goes_on; goes_on = goes_on && wait_s(interval_s)) {
-        char *frame = NULL;
-        size_t len = 0;
-        if (begun) {
-            (void)fputs("\033[?25l", stdout);
-        }
-        const enum client_outcome outcome = hearth_client_top_read(client, &now);
-        FILE *memory = outcome == CLIENT_DONE ? open_memstream(&frame, &len) : NULL;
-        if (memory) {
-            hearth_client_top_print(memory, hearth_client_url(client), begun ? &before : NULL, &now);
-            (void)fclose(memory);
-            overwrite(frame);
-            hearth_client_top_finish(&before);
-            before = now;
-            begun = true;
-        } else if (outcome == CLIENT_DONE) {
-            hearth_client_top_finish(&now);
-        }
-        free(frame);
-        goes_on = outcome == CLIENT_DONE || (outcome == CLIENT_FAILED && begun);
-        status = outcome == CLIENT_FAILED && !begun;
+static void draw(struct watch *watch) {
+    char *frame = NULL;
+    size_t len = 0;
+    FILE *memory = open_memstream(&frame, &len);
+    hearth_client_screen_size(&watch->view.columns, &watch->view.rows);
+    watch->view.keys = hearth_client_screen_keys_fd() >= 0;
+    watch->view.trouble = watch->trouble[0] != '\0' ? watch->trouble : NULL;
+    if (memory) {
+        hearth_client_top_print(memory, hearth_client_url(watch->client),
+                                watch->before.at_us > 0 ? &watch->before : NULL, &watch->now, &watch->view);
+        (void)fclose(memory);
+        hearth_client_screen_draw(frame);
     }
-    (void)fputs("\033[?25h", stdout);
-    (void)fflush(stdout);
-    hearth_client_top_finish(&before);
-    return status;
+    free(frame);
+}
+
+/* Asks the server, and returns when to do so again. One that went away is waited for: it may be starting again, and the
+ * last frame stays. */
+static int64_t ask(struct watch *watch, int64_t interval_s) {
+    struct top_sample next;
+    char trouble[sizeof watch->trouble] = "";
+    hearth_complain_into(trouble, sizeof trouble);
+    hearth_client_limit(watch->client, hearth_client_screen_keys_fd(), REQUEST_TIMEOUT_S);
+    const enum client_outcome outcome = hearth_client_top_read(watch->client, &next);
+    hearth_complain_into(NULL, 0);
+    if (outcome == CLIENT_DONE) {
+        hearth_client_top_finish(&watch->before);
+        watch->before = watch->now;
+        watch->now = next;
+        hearth_client_top_follow(&watch->now, &watch->view);
+    }
+    if (outcome != CLIENT_STOPPED) { /* by a key: what was known of the server still is */
+        memcpy(watch->trouble, trouble, sizeof trouble);
+    }
+    return hearth_clock_us() + (outcome != CLIENT_STOPPED ? interval_s * 1000000 : STOPPED_US);
+}
+
+/* False: the program ends. */
+static bool act(struct watch *watch, enum top_key key) {
+    struct top_view *view = &watch->view;
+    switch (key) {
+    case TOP_KEY_UP: hearth_client_top_move(&watch->now, view, -1); break;
+    case TOP_KEY_DOWN: hearth_client_top_move(&watch->now, view, 1); break;
+    case TOP_KEY_OPEN:
+        if (view->selected[0] == '\0') {
+            hearth_client_top_move(&watch->now, view, 1);
+        }
+        view->open = !view->open && view->selected[0] != '\0';
+        break;
+    case TOP_KEY_CLOSE: view->open = false; break;
+    case TOP_KEY_SORT: view->sort = (view->sort + 1) % TOP_SORT_COUNT; break;
+    case TOP_KEY_NONE:
+    case TOP_KEY_QUIT: break;
+    }
+    return key != TOP_KEY_QUIT && hearth_client_screen_signal() == 0;
+}
+
+/* Frames until `q` or a signal. The server must answer the first time. */
+static int watch(struct hearth_client *client, int64_t interval_s) {
+    struct watch watch = {.client = client};
+    const enum client_outcome outcome = hearth_client_top_read(client, &watch.now);
+    if (outcome != CLIENT_DONE) {
+        return outcome == CLIENT_FAILED;
+    }
+    hearth_client_screen_enter();
+    enum top_key key = TOP_KEY_NONE;
+    int64_t due_us = hearth_clock_us() + interval_s * 1000000;
+    while (act(&watch, key)) {
+        draw(&watch);
+        key = hearth_client_screen_key(due_us);
+        if (key == TOP_KEY_NONE && hearth_clock_us() >= due_us) {
+            due_us = ask(&watch, interval_s);
+        }
+    }
+    hearth_client_screen_leave();
+    hearth_client_top_finish(&watch.before);
+    hearth_client_top_finish(&watch.now);
+    return 0;
 }
 
 /* One frame; with an interval the second one of two. */
@@ -132,7 +153,8 @@ static int print_once(struct hearth_client *client, const struct top_options *ch
         if (chosen->json) {
             status = hearth_show_json(hearth_client_top_json(url, twice ? &before : NULL, &now));
         } else {
-            hearth_client_top_print(stdout, url, twice ? &before : NULL, &now);
+            const struct top_view view = {.columns = hearth_show_columns()};
+            hearth_client_top_print(stdout, url, twice ? &before : NULL, &now, &view);
             status = 0;
         }
     }
@@ -163,6 +185,10 @@ static int run(struct top_options *chosen) {
         status = watch(client, chosen->interval_s > 0 ? chosen->interval_s : DEFAULT_INTERVAL_S);
     }
     hearth_client_destroy(client);
+    if (hearth_client_screen_signal() != 0 && hearth_client_screen_signal() != SIGINT) {
+        (void)signal(hearth_client_screen_signal(), SIG_DFL);
+        (void)raise(hearth_client_screen_signal());
+    }
     return status;
 }
 

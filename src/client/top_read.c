@@ -1,6 +1,6 @@
 /* Asks the server what it is doing: /props once per sample (which also tells whether it lets us in), /slots, /queue,
- * /metrics and /health. What it does not have, or was told not to show, is missing from the sample. */
-#include "client/client.h"
+ * /metrics, /health and /requests. What it does not have, or was told not to show, is missing from the sample. */
+#include "client/top.h"
 
 #include "base/clock.h"
 #include "console/show.h"
@@ -14,6 +14,7 @@ void hearth_client_top_finish(struct top_sample *sample) {
     json_decref(sample->slots);
     json_decref(sample->queue);
     json_decref(sample->metrics);
+    json_decref(sample->requests);
     *sample = (struct top_sample){0};
 }
 
@@ -81,7 +82,7 @@ enum client_outcome hearth_client_top_read(struct hearth_client *client, struct 
     } parts[] = {
         {"/props", JSON_OBJECT, true, &out->props},    {"/slots", JSON_ARRAY, false, &out->slots},
         {"/queue", JSON_OBJECT, false, &out->queue},   {"/metrics", JSON_OBJECT, false, &out->metrics},
-        {"/health", JSON_OBJECT, false, &out->health},
+        {"/health", JSON_OBJECT, false, &out->health}, {"/requests?limit=50", JSON_OBJECT, false, &out->requests},
     };
     enum client_outcome outcome = CLIENT_DONE;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && outcome == CLIENT_DONE; i++) {

@@ -16,8 +16,22 @@ void hearth_show_as(const char *name) {
     speaker = name;
 }
 
+static char *complaint;
+static size_t complaint_cap;
+
+void hearth_complain_into(char *line, size_t cap) {
+    complaint = line;
+    complaint_cap = cap;
+}
+
 int hearth_complain(int status, const char *format, ...) {
     va_list args;
+    if (complaint) {
+        va_start(args, format);
+        (void)vsnprintf(complaint, complaint_cap, format, args);
+        va_end(args);
+        return status;
+    }
     hearth_show_progress_end();
     (void)fprintf(stderr, "%s: ", speaker);
     va_start(args, format);
@@ -121,7 +135,9 @@ static size_t next_char(const unsigned char *text, int *width) {
     return len;
 }
 
-int hearth_show_text(FILE *out, const char *text, int columns) {
+/* Prints as much of a text as is `columns` wide, and returns the width; *whole: that is all of it. `out` NULL: nothing
+ * is printed. */
+static int show_part(FILE *out, const char *text, int columns, bool *whole) {
     int used = 0;
     bool gap = false;
     for (const unsigned char *at = (const unsigned char *)text; *at;) {
@@ -129,21 +145,30 @@ int hearth_show_text(FILE *out, const char *text, int columns) {
         const size_t len = next_char(at, &width);
         if (width == 0 || *at == ' ') {
             gap = used > 0; /* any white space is one space, and none at the ends */
+        } else if (used + gap + width > columns) {
+            *whole = false;
+            return used;
         } else {
-            if (used + gap + width > columns - 1) {
-                (void)fputs("…", out);
-                return used + 1;
+            if (out) {
+                (void)fprintf(out, "%s%.*s", gap ? " " : "", (int)len, (const char *)at);
             }
-            if (gap) {
-                (void)fputc(' ', out);
-            }
-            (void)fwrite(at, 1, len, out);
             used += gap + width;
             gap = false;
         }
         at += len;
     }
+    *whole = true;
     return used;
+}
+
+int hearth_show_text(FILE *out, const char *text, int columns) {
+    bool whole;
+    (void)show_part(NULL, text, columns, &whole);
+    const int used = show_part(out, text, whole ? columns : columns - 1, &whole);
+    if (!whole) {
+        (void)fputs("…", out);
+    }
+    return used + !whole;
 }
 
 void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fresh) {

@@ -13,6 +13,8 @@
 void hearth_show_as(const char *name);
 /* One line on stderr; returns `status`. */
 int hearth_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* From now on complaints are copied to `line` instead, without the name; NULL: they are printed again. */
+void hearth_complain_into(char *line, size_t cap);
 /* A log sink that prints such lines. */
 void hearth_show_log(void *user, enum hearth_log_level level, const char *line);
 

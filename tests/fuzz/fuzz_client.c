@@ -3,7 +3,7 @@
 #include "fuzz.h"
 
 #include "base/utf8.h"
-#include "client/client.h"
+#include "client/top.h"
 #include "console/show_items.h"
 
 static void add_text(void *user, enum client_text kind, const char *text) {
@@ -63,14 +63,32 @@ static struct top_sample make_sample(const json_t *object, int64_t at_us) {
                                .health = take_member(object, "health", JSON_OBJECT),
                                .slots = take_member(object, "slots", JSON_ARRAY),
                                .queue = take_member(object, "queue", JSON_OBJECT),
-                               .metrics = take_member(object, "metrics", JSON_OBJECT)};
+                               .metrics = take_member(object, "metrics", JSON_OBJECT),
+                               .requests = take_member(object, "requests", JSON_OBJECT)};
+}
+
+/* A frame as a terminal of that size gets it: no line is wider, and there are no more of them. */
+static void check_frame(const struct top_sample *before, const struct top_sample *now, const struct top_view *view) {
+    char *printed = NULL;
+    size_t len;
+    int columns = 0, rows = 1;
+    FILE *out = open_memstream(&printed, &len);
+    HEARTH_ASSERT(out != NULL);
+    hearth_client_top_print(out, "http://127.0.0.1:8080", before, now, view);
+    HEARTH_ASSERT(fclose(out) == 0);
+    check_printed(printed, len);
+    for (size_t i = 0; i < len; i++) {
+        columns = printed[i] == '\n' ? 0 : columns + (((unsigned char)printed[i] & 0xC0) != 0x80);
+        rows += printed[i] == '\n' && i + 1 < len;
+        HEARTH_ASSERT(columns <= view->columns && (view->rows == 0 || rows <= view->rows));
+    }
+    free(printed);
 }
 
 /* Two objects of what the server says, one after the other. */
 FUZZ_TARGET(top) {
     struct fuzz_input input = {data, size};
     json_t *objects[2];
-    char *printed = NULL;
     size_t len;
     for (int i = 0; i < 2; i++) {
         char *text = fuzz_part(&input, &len);
@@ -78,12 +96,15 @@ FUZZ_TARGET(top) {
         free(text);
     }
     struct top_sample before = make_sample(objects[1], 1000000), now = make_sample(objects[0], 2000000);
-    FILE *out = open_memstream(&printed, &len);
-    HEARTH_ASSERT(out != NULL);
-    hearth_client_top_print(out, "http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
-    HEARTH_ASSERT(fclose(out) == 0);
-    check_printed(printed, len);
-    free(printed);
+    struct top_view view = {.columns = 100000};
+    check_frame(objects[1] != NULL ? &before : NULL, &now, &view);
+    view = (struct top_view){.columns = 80, .rows = 24, .keys = true, .sort = TOP_SORT_RATE};
+    for (int i = 0; i < 3; i++) {
+        hearth_client_top_move(&now, &view, 1);
+        check_frame(NULL, &now, &view);
+        view.open = !view.open;
+        hearth_client_top_follow(&before, &view);
+    }
     json_t *json = hearth_client_top_json("http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
     HEARTH_ASSERT(json != NULL);
     json_decref(json);

@@ -1,0 +1,123 @@
+/* What the files of `hearth top` share.
+ *
+ *     top.c          the command line, and one frame after the other
+ *     top_screen.c   the terminal: its mode, its size, keys
+ *     top_read.c     asks the server what it is doing
+ *     top_show.c     a frame, as text and as JSON
+ *     top_rows.c     its tables: lanes, what waits, the last requests, and one row in full
+ *     top_parts.c    numbers that may be missing, and lines that are no wider than they may be */
+#ifndef HEARTH_CLIENT_TOP_H
+#define HEARTH_CLIENT_TOP_H
+
+#include "client/client.h"
+#include "console/show.h"
+
+/* ---- what the server said (top_read.c) ---- */
+
+/* At one moment. Another version of the server, or another server, may say less: every part may be NULL, and every
+ * member of a part may be missing. Owned. */
+struct top_sample {
+    int64_t at_us;    /* hearth_clock_us() */
+    json_t *props;    /* object */
+    json_t *health;   /* object */
+    json_t *slots;    /* array */
+    json_t *queue;    /* object */
+    json_t *metrics;  /* object: samples without labels, name to number */
+    json_t *requests; /* object: the last ones that have ended */
+};
+
+void hearth_client_top_finish(struct top_sample *sample);
+/* DONE, STOPPED by Ctrl-C, or FAILED after one complaint: the server is not there, does not let us in, or is none of
+ * ours. */
+enum client_outcome hearth_client_top_read(struct hearth_client *client, struct top_sample *out);
+
+/* ---- what is to be seen of it ---- */
+
+/* Orders of the lanes: name, member of a slot's `hearth`, +1: the smallest first, -1: the largest. */
+#define TOP_SORT_TABLE(X)                          \
+    X(LANE, "lane", "", 1)                         \
+    X(PROMPT, "prompt", "prompt_tokens", -1)       \
+    X(COMPUTED, "computed", "computed_tokens", -1) \
+    X(REPLY, "reply", "generated_tokens", -1)      \
+    X(RATE, "token/s", "tokens_per_second", 1)
+
+enum top_sort {
+#define X(name, text, member, sign) TOP_SORT_##name,
+    TOP_SORT_TABLE(X)
+#undef X
+        TOP_SORT_COUNT
+};
+
+struct top_view {
+    int columns; /* a line is never wider */
+    int rows;    /* lines of a frame, at most; 0: as many as there are */
+    bool keys;   /* the last line says what keys do */
+    enum top_sort sort;
+    char selected[64];   /* the row: "lane 3", or the id of a request that waits; "": none */
+    bool open;           /* the selected row is shown in full, in the place of the last requests */
+    const char *trouble; /* what stands in the last line; NULL: nothing is wrong */
+};
+
+/* Selects the next row (`step` 1) or the one before (-1) in the order of the frame. */
+void hearth_client_top_move(const struct top_sample *now, struct top_view *view, int step);
+/* A selected request that waits no longer, but has a lane, stays selected. */
+void hearth_client_top_follow(const struct top_sample *now, struct top_view *view);
+
+/* A frame. `before`: an earlier sample, from which what has happened since then is told; NULL: there is none. */
+void hearth_client_top_print(FILE *out, const char *url, const struct top_sample *before, const struct top_sample *now,
+                             const struct top_view *view);
+/* The same for programs. NULL: out of memory. The caller's reference. */
+json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now);
+
+/* Lanes, what waits, and either the last requests or the selected row, in at most `rows` lines (0: no limit). */
+void hearth_client_top_tables(FILE *out, const struct top_sample *now, const struct top_view *view, int rows);
+
+/* ---- lines and numbers (top_parts.c) ---- */
+
+/* A line that is put together from its most important part to the least: what does not fit is left out, and so is
+ * everything behind it. */
+struct top_line {
+    FILE *out;
+    int columns, used;
+    bool full;
+};
+
+/* Appends a part of ASCII, whole or not at all; the first one of a line is cut. */
+void hearth_client_top_part(struct top_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends text of others, as much of it as there is room for and at most `columns`. */
+void hearth_client_top_text(struct top_line *line, const char *text, int columns);
+/* The same, filled up with blanks to `columns`; "-" for no text. */
+void hearth_client_top_cell(struct top_line *line, const char *text, int columns);
+/* Ends the line, and begins the next one. */
+void hearth_client_top_end(struct top_line *line);
+
+/* Members that may be missing: NAN, "". */
+double hearth_client_top_number(const json_t *object, const char *name);
+const char *hearth_client_top_name(const json_t *object, const char *name);
+
+/* "-" for NAN. */
+struct hearth_shown hearth_client_top_count(double n);
+struct hearth_shown hearth_client_top_bytes(double n);
+struct hearth_shown hearth_client_top_percent(double fraction);
+struct hearth_shown hearth_client_top_rate(double per_s);
+struct hearth_shown hearth_client_top_duration(double ms);
+
+/* ---- the terminal (top_screen.c) ---- */
+
+enum top_key { TOP_KEY_NONE, TOP_KEY_QUIT, TOP_KEY_UP, TOP_KEY_DOWN, TOP_KEY_OPEN, TOP_KEY_CLOSE, TOP_KEY_SORT };
+
+/* Takes the terminal: another screen, no cursor, keys without echo (where stdin is a terminal, too). leave() gives it
+ * back. From enter() on SIGINT, SIGTERM, SIGHUP and SIGQUIT end waits and requests, and hearth_client_screen_signal()
+ * is the one that came; 0: none. */
+void hearth_client_screen_enter(void);
+void hearth_client_screen_leave(void);
+int hearth_client_screen_signal(void);
+/* Where keys come from; -1: there are none. */
+int hearth_client_screen_keys_fd(void);
+void hearth_client_screen_size(int *columns, int *rows);
+/* Writes a frame of lines that are no wider than the screen over the one before. */
+void hearth_client_screen_draw(const char *frame);
+/* The next key, or NONE after `until_us` (hearth_clock_us()), when the size has changed, or after such a signal. */
+enum top_key hearth_client_screen_key(int64_t until_us);
+
+#endif
