@@ -3,7 +3,7 @@
  *
  *     REQUEST-ID POST /v1/chat/completions 200 [key=NAME] class=CLASS prompt=N reused=N computed=N generated=N
  *     queue_ms=X prefill_ms=X decode_ms=X reason=WORD [cause=WORD token=N message=N saved=N] task=N [session=NAME]
- *     [drafted=N accepted=N] [preemptions=N] total_ms=X end=WORD [error="TEXT"]
+ *     [drafted=N accepted=N] [preemptions=N] total_ms=X end=WORD [trace=ID] [error="TEXT"]
  *
  * (on one line; restoring is part of prefill, as it is for the client). `cause`, `token` and `message` say where the
  * prompt left an earlier one, `saved` how many tokens behind that would have been reused. `end` is how it came to its
@@ -320,6 +320,9 @@ static void log_report(const struct hearth_job *job, const struct hearth_report 
         append_cost(job, report, &line);
     }
     (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", HEARTH_MS(report->total_us), report->end);
+    if (report->trace != NULL) {
+        (void)hearth_buf_printf(&line, " trace=%s", report->trace);
+    }
     if (report->error[0] != '\0') {
         (void)hearth_buf_printf(&line, " error=\"%s\"", report->error);
     }
@@ -347,6 +350,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
                                    .session = session[0] != '\0' ? session : NULL,
                                    .request_class = turn ? hearth_class_text(class_of(job)) : NULL,
                                    .model = job->api->model_name,
+                                   .trace = job->trace[0] != '\0' ? job->trace : NULL,
                                    .end = ending.word,
                                    .error = ending.error,
                                    .status = ending.status,

@@ -71,6 +71,13 @@ struct hearth_job_end {
     struct hearth_job *job;
 };
 
+/* ---- traceparent.c ---- */
+
+#define HEARTH_TRACE_ID_BYTES 33
+
+/* The trace id of a header traceparent; "" and false: it has none, or is malformed. NULL is allowed. */
+bool hearth_traceparent_read(const char *header, char trace[HEARTH_TRACE_ID_BYTES]);
+
 struct hearth_job {
     struct hearth_http_work work; /* first, so that it converts */
     struct hearth_api *api;
@@ -87,7 +94,8 @@ struct hearth_job {
     char *session_header; /* x-session-id, or NULL */
     char request_id[48];
     const char *method;
-    char client[48]; /* the first word of its User-Agent, or "" */
+    char client[48];                   /* the first word of its User-Agent, or "" */
+    char trace[HEARTH_TRACE_ID_BYTES]; /* of its traceparent, or "" */
     int64_t arrived_us;
     char ahead[160]; /* which requests waited or ran when it was submitted, in words */
     struct hearth_caller caller;

@@ -1,8 +1,8 @@
 /* GET /requests and GET /requests/{id}: the last requests, and why they were slow.
  *
  * What is told is the reports of access.c, as they are in the ring. Query: limit (default 50), session, key, client,
- * and slow: at least so many milliseconds until the first token. A key sees the requests of its owner; one with the
- * scope admin those of all. */
+ * trace, and slow: at least so many milliseconds until the first token. A key sees the requests of its owner; one with
+ * the scope admin those of all. */
 #include "api/job.h"
 #include "report/ring.h"
 
@@ -38,7 +38,7 @@ static bool list(struct hearth_api *api, const struct hearth_http_exchange *exch
     const char *query = hearth_http_query(exchange);
     char *session = hearth_api_query(query, "session"), *key = hearth_api_query(query, "key");
     char *client = hearth_api_query(query, "client"), *slow = hearth_api_query(query, "slow");
-    char *limit = hearth_api_query(query, "limit");
+    char *limit = hearth_api_query(query, "limit"), *trace = hearth_api_query(query, "trace");
     long most = LIMIT_DEFAULT, slow_ms = 0;
     bool ok = read_number(limit, "limit", 1, &most, error) && read_number(slow, "slow", 0, &slow_ms, error);
     if (ok) {
@@ -46,6 +46,7 @@ static bool list(struct hearth_api *api, const struct hearth_http_exchange *exch
                                                   .session = session,
                                                   .key = key,
                                                   .client = client,
+                                                  .trace = trace,
                                                   .slow_us = (int64_t)slow_ms * 1000,
                                                   .limit = (size_t)most};
         ok = (hearth_buf_text(out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &filter, out) &&
@@ -57,6 +58,7 @@ static bool list(struct hearth_api *api, const struct hearth_http_exchange *exch
     free(client);
     free(slow);
     free(limit);
+    free(trace);
     return ok;
 }
 

@@ -169,8 +169,9 @@ static const struct wait_reason {
     {"prefix", "its beginning is computed", "nothing: in a moment that is reused"},
     {"cells", "short of cells", "more --ctx-size, or less --parallel"},
     {"disk", "its state is read (disk)", "more --cache-ram, or a faster disk"},
-    {"preempted", "preempted", "more --ctx-size, or another class or weight; it goes on from where it was"},
-    {"held", "a prefix, cells or disk", "where it stays like this, more --ctx-size"},
+    {"scan", "the disk is looked through", "nothing: the server has just started"},
+    {"preempted", "preempted for another", "another class or weight, or more lanes (--parallel)"},
+    {"worker", "it is still prepared", "clients that send less at once, or a cheaper history"},
     {"queued", "every lane is busy", "more lanes (--parallel), fewer clients, or classes and weights"},
 };
 

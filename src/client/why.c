@@ -2,6 +2,7 @@
  *
  *     hearth why                    the slow ones among the last requests, the costliest first
  *     hearth why REQUEST            all there is to know of one
+ *     hearth why TRACE              the same of each request of an agent's trace (32 hexadecimal digits)
  *     hearth why --follow           each request as it ends, slow or not
  *
  * A request is worth a line when its client waited for a second (--slow MS) or something was computed for nothing. */
@@ -27,10 +28,11 @@ struct why_options {
     const char *url, *key, *cacert, *session, *client;
     int64_t limit, slow_ms; /* -1: not given */
     bool follow, json;
+    const char *trace; /* NULL: any */
 };
 
 static const struct hearth_console_command commands[] = {
-    {"", "[REQUEST]", "why requests were slow: causes, what they cost, and what to do", 1, 0, 1},
+    {"", "[REQUEST|TRACE]", "why requests were slow: causes, what they cost, and what to do", 1, 0, 1},
 };
 
 static const struct hearth_console_option options[] = {
@@ -165,11 +167,12 @@ static void print_details(const json_t *request) {
     const json_t *divergence = json_object_get(request, "divergence");
     const json_t *reused = json_object_get(json_object_get(request, "tokens"), "reused");
     print_request(request);
-    (void)printf("\n%s %s, %s, key %s, class %s, model %s, status %d, end %s\n", text_of(request, "method"),
+    (void)printf("\n%s %s, %s, key %s, class %s, model %s, status %d, end %s%s%s\n", text_of(request, "method"),
                  text_of(request, "endpoint"), text_of(request, "at"),
                  *text_of(request, "key") != '\0' ? text_of(request, "key") : "-", text_of(request, "class"),
                  text_of(request, "model"), (int)json_integer_value(json_object_get(request, "status")),
-                 text_of(request, "end"));
+                 text_of(request, "end"), *text_of(request, "trace") != '\0' ? ", trace " : "",
+                 text_of(request, "trace"));
     (void)printf(
         "tokens: %.0f in the prompt; reused %lld live, %lld from RAM, %lld from disk; %.0f computed; %.0f in the "
         "reply\n",
@@ -228,6 +231,9 @@ static json_t *read_list(struct hearth_client *client, const struct why_options 
     }
     if (chosen->client != NULL) {
         ok = ok && hearth_buf_text(&path, "&client=") && hearth_client_escape(&path, chosen->client);
+    }
+    if (chosen->trace != NULL) {
+        ok = ok && hearth_buf_printf(&path, "&trace=%s", chosen->trace);
     }
     *outcome = ok ? hearth_client_json(client, (const char *)path.data, NULL, &answer, &missing) : CLIENT_FAILED;
     if (*outcome == CLIENT_DONE && missing) {
@@ -322,7 +328,30 @@ static int list_slow(struct hearth_client *client, const struct why_options *cho
     return status;
 }
 
-static int run(const struct why_options *chosen, const char *id) {
+static bool is_trace(const char *id) {
+    return id != NULL && strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32;
+}
+
+/* What is kept of a trace, the oldest request first. */
+static int show_trace(struct hearth_client *client, const struct why_options *chosen) {
+    enum client_outcome outcome;
+    json_t *list = read_list(client, chosen, &outcome);
+    int status = outcome == CLIENT_FAILED;
+    if (list != NULL && chosen->json) {
+        return hearth_show_json(list);
+    }
+    if (list != NULL && json_array_size(list) == 0) {
+        status = hearth_complain(1, "%s keeps no request of the trace %s", hearth_client_url(client), chosen->trace);
+    }
+    for (size_t i = json_array_size(list); status == 0 && i-- > 0;) {
+        status = show_one(client, text_of(json_array_get(list, i), "id"), false);
+        (void)fputs(i > 0 ? "\n" : "", stdout);
+    }
+    json_decref(list);
+    return status;
+}
+
+static int run(struct why_options *chosen, const char *id) {
     struct hearth_client *client;
     int status;
     if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
@@ -334,7 +363,9 @@ static int run(const struct why_options *chosen, const char *id) {
     if ((client = hearth_client_create(chosen->url, chosen->key, chosen->cacert)) == NULL) {
         return 1;
     }
-    status = id != NULL       ? show_one(client, id, chosen->json)
+    chosen->trace = is_trace(id) ? id : NULL;
+    status = is_trace(id)     ? show_trace(client, chosen)
+             : id != NULL     ? show_one(client, id, chosen->json)
              : chosen->follow ? follow(client, chosen)
                               : list_slow(client, chosen);
     hearth_client_destroy(client);

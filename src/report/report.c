@@ -100,11 +100,11 @@ json_t *hearth_report_json(const struct hearth_report *report, bool texts) {
     size_t len = strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &tm));
     (void)snprintf(at + len, sizeof at - len, ".%03dZ", (int)(report->at_ms % 1000));
     json_t *json =
-        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o}", "id", report->id, "at", at, "method",
-                  report->method, "endpoint", text_json(report->path), "client", text_or_null(report->client), "key",
-                  text_or_null(report->key), "session", text_or_null(report->session), "class",
+        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o, s:o}", "id", report->id, "at", at,
+                  "method", report->method, "endpoint", text_json(report->path), "client", text_or_null(report->client),
+                  "key", text_or_null(report->key), "session", text_or_null(report->session), "class",
                   text_or_null(report->request_class), "model", text_or_null(report->model), "status", report->status,
-                  "end", report->end, "error", text_or_null(report->error));
+                  "end", report->end, "error", text_or_null(report->error), "trace", text_or_null(report->trace));
     if (json != NULL && report->computes && !add_turn(report, texts, json)) {
         json_decref(json);
         return NULL;

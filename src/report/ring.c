@@ -11,9 +11,9 @@
 #include <string.h>
 
 struct entry {
-    char *listed, *divergence;    /* the second NULL: the report has none, or texts are not kept */
-    char *session, *key, *client; /* as far as there are any */
-    size_t bytes;                 /* of the first two */
+    char *listed, *divergence;            /* the second NULL: the report has none, or texts are not kept */
+    char *session, *key, *client, *trace; /* as far as there are any */
+    size_t bytes;                         /* of the first two */
     struct hearth_digest owner;
     int64_t waited_us; /* by its client, for the first token */
 };
@@ -43,6 +43,7 @@ static void entry_finish(struct entry *entry) {
     free(entry->session);
     free(entry->key);
     free(entry->client);
+    free(entry->trace);
     *entry = (struct entry){0};
 }
 
@@ -92,7 +93,8 @@ bool hearth_ring_add(struct hearth_ring *ring, const struct hearth_report *repor
                      bool texts) {
     struct entry entry = {.owner = owner, .waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us};
     if (!print_entry(report, texts, &entry) || !copy_name(report->session, &entry.session) ||
-        !copy_name(report->key, &entry.key) || !copy_name(report->client, &entry.client)) {
+        !copy_name(report->key, &entry.key) || !copy_name(report->client, &entry.client) ||
+        !copy_name(report->trace, &entry.trace)) {
         entry_finish(&entry);
         return false;
     }
@@ -119,7 +121,7 @@ static bool name_is(const char *name, const char *wanted) {
 static bool is_wanted(const struct entry *entry, const struct hearth_ring_filter *filter) {
     return is_owners(entry, filter->owner) && entry->waited_us >= filter->slow_us &&
            name_is(entry->session, filter->session) && name_is(entry->key, filter->key) &&
-           name_is(entry->client, filter->client);
+           name_is(entry->client, filter->client) && name_is(entry->trace, filter->trace);
 }
 
 static const struct entry *newest(const struct hearth_ring *ring, size_t i) {

@@ -23,10 +23,10 @@ bool hearth_ring_add(struct hearth_ring *ring, const struct hearth_report *repor
 
 /* Which entries are wanted; zeroed: all. */
 struct hearth_ring_filter {
-    const struct hearth_digest *owner;  /* NULL: everybody's */
-    const char *session, *key, *client; /* NULL: any */
-    int64_t slow_us;                    /* > 0: those whose client waited at least so long for the first token */
-    size_t limit;                       /* 0: all */
+    const struct hearth_digest *owner;          /* NULL: everybody's */
+    const char *session, *key, *client, *trace; /* NULL: any */
+    int64_t slow_us; /* > 0: those whose client waited at least so long for the first token */
+    size_t limit;    /* 0: all */
 };
 
 /* Appends a JSON array of reports, the newest first, without the texts of divergences. They are copied as they are
