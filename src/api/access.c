@@ -234,6 +234,22 @@ void hearth_access_note_ahead(struct hearth_job *job) {
     hearth_buf_finish(&text);
 }
 
+static uint64_t disk_budget(const struct hearth_api *api) {
+    struct hearth_backing_stats stats = {0};
+    if (api->backing != NULL) {
+        api->backing->ops->stats(api->backing, &stats);
+    }
+    return stats.budget_bytes;
+}
+
+static uint32_t count_replies(const struct hearth_chat_request *request) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < request->message_count; i++) {
+        n += request->messages[i]->role == HEARTH_ROLE_ASSISTANT;
+    }
+    return n;
+}
+
 /* Tokens and times of a request that came to the service. */
 static void report_turn(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_report *report) {
     const struct hearth_receipt *receipt = &tally->receipt;
@@ -246,6 +262,8 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
     report->known_tokens = hearth_conversation_known(job->rendered.conversation);
+    report->sampled_tokens = hearth_conversation_sampled(job->rendered.conversation);
+    report->replies = count_replies(&job->resolved.request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;
@@ -264,6 +282,9 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->decode_us = tally->generate_us;
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
     report->reason = receipt->reason;
+    report->missing = receipt->missing;
+    report->disk_bytes = disk_budget(api);
+    report->snapshot_interval = hearth_caps_needs_snapshot(&api->engine->caps) ? api->snapshot_interval : 0;
     report->prefill_us_per_token = api->prefill_us_per_token;
     report->token_bytes = api->engine->caps.page_bytes_per_token;
 }

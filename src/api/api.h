@@ -70,6 +70,7 @@ struct hearth_api_params {
     int32_t max_tokens;              /* likewise; -1: until the context is full */
     bool metrics, slots;             /* serve /metrics, /slots; default false, true */
     size_t keep_requests;            /* so many of the last requests are kept for /requests; default 500, 0: none */
+    uint32_t snapshot_interval;      /* of the service, in tokens */
     bool keep_texts;                 /* with the texts where their prompts left what was known; default true */
 
     /* Chat. */

@@ -264,6 +264,7 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_file = copy_text(file);
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
+    api->snapshot_interval = params->snapshot_interval;
     api->keep_texts = params->keep_texts;
     if (params->keep_requests > 0 && (api->ring = hearth_ring_create(params->keep_requests)) == NULL) {
         return false;

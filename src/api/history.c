@@ -498,6 +498,10 @@ uint32_t hearth_conversation_known(const struct hearth_conversation *conversatio
     return conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
 }
 
+uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation) {
+    return conversation != NULL ? (uint32_t)conversation->sampled_tokens : 0;
+}
+
 bool hearth_conversation_report(const struct hearth_conversation *conversation,
                                 struct hearth_report_divergence *divergence) {
     if (conversation == NULL || !conversation->forked) {

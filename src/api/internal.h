@@ -105,6 +105,7 @@ struct hearth_api {
     bool metrics, slots;
     struct hearth_ring *ring; /* the loop's, as the next three: the last requests; NULL: none are kept */
     struct hearth_figures figures;
+    uint32_t snapshot_interval;  /* of the service */
     bool keep_texts;             /* with the texts where prompts parted */
     double prefill_us_per_token; /* usually; 0: not known yet */
     int64_t created_unix;
@@ -497,6 +498,7 @@ bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
 
 /* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there. */
+uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation); /* of these, of replies */
 uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
 /* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the
  * conversation's, which may be NULL. */

@@ -37,7 +37,8 @@ static const struct hearth_receipt *first_receipt(const struct hearth_job *job, 
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
     struct hearth_receipt *sum = &tally->receipt;
     size_t per_prompt = (size_t)job->parsed.generation.n;
-    *tally = (struct hearth_tally){.receipt.reason = first_receipt(job, 0)->reason, .job = job};
+    *tally = (struct hearth_tally){
+        .receipt.reason = first_receipt(job, 0)->reason, .receipt.missing = first_receipt(job, 0)->missing, .job = job};
     for (size_t i = 0; i < job->choice_count; i++) {
         add_generated(&job->choices[i], tally);
         if (i % per_prompt != 0) {

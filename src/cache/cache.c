@@ -46,6 +46,7 @@ const char *hearth_wait_help(enum hearth_wait wait) {
 /* ---- life ---- */
 
 static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
+    cache->snapshot_bytes_given = snapshot_bytes > 0;
     switch (cache->engine->caps.memory_class) {
     case HEARTH_ENGINE_PAGES: snapshot_bytes = 0; break;
     case HEARTH_ENGINE_PAGES_SNAPSHOT:
@@ -142,7 +143,9 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
         .n = prompt->n,
         .path = path,
         .usable = hearth_cache_store_usable(cache, path),
-        .edge = (size_t)matched < prompt->n ? hearth_tree_edge(path, prompt->tokens[matched]) : HEARTH_EDGE_END,
+        .edge = (size_t)matched < prompt->n
+                    ? hearth_tree_edge(path, prompt->tokens + matched, prompt->n - (size_t)matched)
+                    : HEARTH_EDGE_END,
         .lives = lives,
         .rewind_floors = cache->measures,
         .commons = cache->measures + live_count,
@@ -158,6 +161,7 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
 bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
     struct hearth_plan_input input;
+    cache->tree.now++;
     return measure(cache, prompt, &plan->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
 }
 

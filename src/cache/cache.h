@@ -17,6 +17,7 @@
 #define HEARTH_CACHE_CACHE_H
 
 #include "cache/live.h"
+#include "cache/missing.h"
 #include "cache/plan.h"
 #include "cache/policy.h"
 #include "engine/engine.h"
@@ -127,6 +128,11 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
 void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages);
 /* True when hearth_cache_capture has something to do. */
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
+
+/* Why a plan's prompt has to compute again what was there: how much room would have kept it. Before it is restored.
+ * `*missing` has the budget in any case. */
+void hearth_cache_missing(const struct hearth_cache *cache, const struct hearth_plan *plan,
+                          const struct hearth_cache_prompt *prompt, struct hearth_missing *missing);
 
 /* ---- keeping and forgetting ---- */
 

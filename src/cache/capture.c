@@ -254,6 +254,21 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     hearth_copies_write(cache, path, live);
 }
 
+/* What RAM did not take hangs on the path as if it had been evicted. */
+static void leave_unstored(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path,
+                           struct hearth_page *tail) {
+    const int32_t at = path->matched, n = (int32_t)live->tokens.n;
+    const size_t token_bytes =
+        hearth_caps_has_pages(&cache->engine->caps) ? cache->engine->caps.page_bytes_per_token : sizeof(hearth_token);
+    struct hearth_ghost ghost = {.offset = at - tail->p0,
+                                 .end = n,
+                                 .used = cache->tree.now,
+                                 .gone = cache->tree.now,
+                                 .page_bytes = (size_t)(n - at) * token_bytes};
+    hearth_ghost_describe(&ghost, live->tokens.v + at, hearth_tree_page_end(&cache->tree, at, n) - at);
+    hearth_ghost_leave(tail, &ghost, NULL);
+}
+
 /* `ahead`: the sequence goes on, so that what belongs to its end is left alone. */
 static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_live *live, int pages, bool ahead) {
     struct hearth_path *path = &cache->scratch;
@@ -288,6 +303,9 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         hearth_cache_store_lease_live(cache, path, live);
     }
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
+    if (tail && !ok && !full && !ahead && path->matched < n) {
+        leave_unstored(cache, live, path, tail);
+    }
     if (tail) {
         hearth_cache_store_unpin(cache, &tail->item);
     }

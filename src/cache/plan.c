@@ -201,6 +201,19 @@ static void choose_target(const struct planner *p, struct hearth_plan *plan) {
 
 /* ---- reasons ---- */
 
+/* A snapshot behind the place to resume at was there and went. */
+static bool snapshot_went(const struct planner *p, const struct hearth_plan *plan) {
+    const struct hearth_path *path = p->in->path;
+    const int32_t end = smaller(plan->matched, p->limit);
+    for (size_t i = 0; i < path->n; i++) {
+        const struct hearth_ghosts *ghosts = path->pages[i]->ghosts;
+        if (ghosts && ghosts->snapshot.pos > plan->resume && ghosts->snapshot.pos <= end) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum hearth_reason explain(const struct planner *p, const struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
     if (in->cache_off) {
@@ -217,7 +230,9 @@ static enum hearth_reason explain(const struct planner *p, const struct hearth_p
         return HEARTH_REASON_EVICTED;
     }
     if (plan->resume < smaller(plan->matched, p->limit)) {
-        return in->caps->cache_ok ? HEARTH_REASON_NO_SNAPSHOT : HEARTH_REASON_CACHE_OFF;
+        return !in->caps->cache_ok      ? HEARTH_REASON_CACHE_OFF
+               : snapshot_went(p, plan) ? HEARTH_REASON_EVICTED
+                                        : HEARTH_REASON_NO_SNAPSHOT;
     }
     bool live_knows_more = p->best_source >= 0 && p->best_common > in->path->matched;
     if (!live_knows_more && in->edge == HEARTH_EDGE_EVICTED) {

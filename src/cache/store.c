@@ -223,6 +223,7 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
 
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item) {
     item->hits++;
+    item->used = cache->tree.now;
     update_victim(cache, item);
 }
 
@@ -239,12 +240,17 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
 }
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    hearth_ghost_leave_snapshot(snapshot->page, snapshot->pos, snapshot->item.used, cache->tree.now,
+                                cache->engine->caps.snapshot_bytes);
     hearth_duplicate_add_copy(cache, &snapshot->item);
     leave_pool(cache, &snapshot->item);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
 
-static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
+/* `room`: it goes for the sake of others. */
+static void free_leaf(struct hearth_cache *cache, struct hearth_page *page, bool room) {
+    size_t bytes = room ? hearth_page_node_bytes(page->len) : 0;
+    bytes += room && has_pages(cache) ? (size_t)page->len * cache->engine->caps.page_bytes_per_token : 0;
     while (page->snapshot_count > 0) {
         cache->snapshots.evicted++;
         free_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
@@ -255,7 +261,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
         hearth_duplicate_add_old(cache, page);
     }
     leave_pool(cache, &page->item);
-    hearth_tree_remove(&cache->tree, page);
+    hearth_tree_remove(&cache->tree, page, bytes);
     update_victim(cache, &parent->item);
 }
 
@@ -266,8 +272,11 @@ static bool is_bare(const struct hearth_page *page) {
 }
 
 void hearth_cache_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    const struct hearth_page *page = snapshot->page;
+    const int32_t pos = snapshot->pos;
     hearth_copy_remove(cache, &snapshot->item);
     free_snapshot(cache, snapshot);
+    hearth_ghost_forget_snapshot(page, pos);
 }
 
 void hearth_cache_store_forget_page(struct hearth_cache *cache, struct hearth_page *page) {
@@ -285,8 +294,8 @@ void hearth_cache_store_forget_page(struct hearth_cache *cache, struct hearth_pa
     }
     free(page->old);
     page->old = NULL;
-    free_leaf(cache, page);
-    hearth_tree_forget_ghost(parent, offset, first);
+    free_leaf(cache, page, false);
+    hearth_ghost_forget(parent, offset, first);
 }
 
 void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
@@ -295,7 +304,7 @@ void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *pa
     }
     while (is_bare(page)) {
         struct hearth_page *parent = page->parent;
-        free_leaf(cache, page);
+        free_leaf(cache, page, false);
         page = parent;
     }
 }
@@ -323,7 +332,7 @@ void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_pag
     }
     if (!hearth_cache_store_has_state(cache, page) && is_bare(page)) {
         struct hearth_page *parent = page->parent;
-        free_leaf(cache, page);
+        free_leaf(cache, page, true);
         hearth_cache_store_prune(cache, parent);
     }
 }
@@ -354,7 +363,7 @@ static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
         hearth_cache_store_drop_snapshot(cache, hearth_cache_item_snapshot(item));
     } else {
         struct hearth_page *page = hearth_cache_item_page(item), *parent = page->parent;
-        free_leaf(cache, page);
+        free_leaf(cache, page, true);
         hearth_cache_store_prune(cache, parent);
     }
     return true;

@@ -37,7 +37,8 @@ struct hearth_cache {
     bool remove_failed;             /* one of them may still be there */
     int32_t backing_min_tokens;
     bool backing_scanned;
-    bool restoring; /* what is read is needed now: RAM may be exceeded for a moment */
+    bool snapshot_bytes_given; /* the snapshots' part of the budget was */
+    bool restoring;            /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;

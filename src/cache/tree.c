@@ -307,22 +307,13 @@ bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *toke
     return match_on(page, tokens, n, path);
 }
 
-static struct hearth_ghost *find_ghost(const struct hearth_page *page, int32_t offset, hearth_token first) {
-    for (uint32_t i = 0; page->ghosts && i < page->ghosts->count && i < HEARTH_GHOSTS; i++) {
-        if (page->ghosts->v[i].offset == offset && page->ghosts->v[i].first == first) {
-            return &page->ghosts->v[i];
-        }
-    }
-    return NULL;
-}
-
-enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next) {
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, const hearth_token *tokens, size_t n) {
     const struct hearth_page *page = path->n ? path->pages[path->n - 1] : path->root;
     if (!page) {
         return HEARTH_EDGE_END;
     }
     int32_t offset = path->matched - page->p0;
-    if (find_ghost(page, offset, next)) {
+    if (hearth_ghost_find(page, offset, tokens, n)) {
         return HEARTH_EDGE_EVICTED;
     }
     return offset < page->len || page->tail_count > 0 ? HEARTH_EDGE_BRANCH : HEARTH_EDGE_END;
@@ -333,23 +324,6 @@ enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_to
 int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_t n) {
     int64_t end = ((int64_t)pos / tree->page_tokens + 1) * tree->page_tokens;
     return end < n ? (int32_t)end : n;
-}
-
-void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first) {
-    for (struct hearth_ghost *ghost; (ghost = find_ghost(parent, offset, first)) != NULL;) {
-        ghost->offset = -1;
-    }
-}
-
-/* Remembers a child that goes; without memory, it does not. */
-static void leave_ghost(struct hearth_page *parent, int32_t offset, hearth_token first) {
-    if (!parent->ghosts) {
-        parent->ghosts = calloc(1, sizeof *parent->ghosts);
-    }
-    if (parent->ghosts) {
-        parent->ghosts->v[parent->ghosts->count++ % HEARTH_GHOSTS] =
-            (struct hearth_ghost){.offset = offset, .first = first};
-    }
 }
 
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
@@ -382,8 +356,9 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
         return NULL;
     }
     page->item.blob = blob;
+    page->item.used = tree->now;
     path->pages[path->n++] = page;
-    hearth_tree_forget_ghost(parent, p0 - parent->p0, page->first);
+    hearth_ghost_forget(parent, p0 - parent->p0, page->first);
     path->matched = end;
     tree->page_count++;
     return page;
@@ -418,16 +393,24 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
     page->tail_count = 0; /* what stood behind the end now branches off inside */
     *old = page->item.blob;
     page->item.blob = blob;
+    page->item.used = tree->now;
+    hearth_ghost_forget(page, before, page->tokens[before]);
     path->matched = end;
     return true;
 }
 
-void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
+void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page, size_t bytes) {
     struct hearth_page *parent = page->parent;
+    struct hearth_ghost ghost = {.offset = page->p0 - parent->p0,
+                                 .end = page->p0 + page->len,
+                                 .used = page->item.used,
+                                 .gone = tree->now,
+                                 .page_bytes = bytes};
     HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0);
     HEARTH_ASSERT(page->item.copy.state == HEARTH_COPY_NONE && page->item.lease.heap.index == 0);
     hearth_children_remove(parent, page);
-    leave_ghost(parent, page->p0 - parent->p0, page->first);
+    hearth_ghost_describe(&ghost, page->tokens, page->len);
+    hearth_ghost_leave(parent, &ghost, page->ghosts);
     tree->page_count--;
     if (ends_block(tree, page)) {
         hearth_table_remove(&tree->ends, &page->end);
@@ -492,7 +475,9 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
                                          .kind = kind,
                                          .saved_tokens = pos - (before ? before->pos : 0)};
     memmove(page->snapshots + at + 1, page->snapshots + at, (page->snapshot_count - at) * sizeof *page->snapshots);
+    snapshot->item.used = tree->now;
     page->snapshots[at] = snapshot;
+    hearth_ghost_forget_snapshot(page, pos);
     page->snapshot_count++;
     tree->snapshot_count++;
     return snapshot;

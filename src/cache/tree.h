@@ -27,6 +27,7 @@
 
 #include "base/buf.h"
 #include "base/table.h"
+#include "cache/ghost.h"
 #include "cache/heap.h"
 #include "cache/path.h"
 #include "cache/policy.h"
@@ -66,6 +67,7 @@ struct hearth_cache_item {
     bool fetched;             /* the blob was read from the copy and has not been used since */
     struct hearth_copy copy;
     struct hearth_lease lease;
+    uint64_t used; /* when a prompt or a capture last had to do with it: the tree's `now` */
 };
 
 /* Non-addressable state at exactly one position. */
@@ -77,17 +79,6 @@ struct hearth_snapshot {
                              it would cost */
     enum hearth_snapshot_kind kind;
     bool superseded; /* a later reply of the same conversation has its own */
-};
-
-/* Children that were evicted: enough to say so when they are asked for. */
-#define HEARTH_GHOSTS 8
-
-struct hearth_ghosts {
-    struct hearth_ghost {
-        int32_t offset;
-        hearth_token first;
-    } v[HEARTH_GHOSTS]; /* a ring */
-    uint32_t count;
 };
 
 /* The copy of what a page was before it grew. */
@@ -147,6 +138,7 @@ struct hearth_tree {
     hearth_token *block; /* room for page_tokens */
     int32_t page_tokens;
     size_t page_count, snapshot_count;
+    uint64_t now; /* prompts that were planned */
 };
 
 /* False: out of memory. */
@@ -183,7 +175,8 @@ enum hearth_tree_edge {
     HEARTH_EDGE_BRANCH,  /* other continuations are known */
     HEARTH_EDGE_EVICTED, /* this continuation was known and was evicted */
 };
-enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next);
+/* `tokens`: the prompt's, behind the match; n > 0. */
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, const hearth_token *tokens, size_t n);
 
 /* Where the page that starts (or continues) at `pos` ends at most, for a sequence of n tokens. */
 int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_t n);
@@ -200,10 +193,8 @@ bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_
 bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t first,
                         int32_t end, struct hearth_blob *blob, struct hearth_blob **old);
 
-/* Removes a leaf without snapshots or blob, and leaves a ghost in its parent. */
-void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
-/* Takes the ghost away that a removed child left: nothing is to tell that it was there. */
-void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first);
+/* Removes a leaf without snapshots or blob, and leaves a ghost in its parent, which says that `bytes` went. */
+void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page, size_t bytes);
 
 /* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already
  * (the blob stays the caller's in both cases). */

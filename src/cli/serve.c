@@ -413,6 +413,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.slots = options->slots;
     params.keep_requests = (size_t)options->keep_requests;
     params.keep_texts = options->keep_texts;
+    params.snapshot_interval = (uint32_t)options->snapshot_interval;
     fill_chat(options, &server->disk, &params);
     params.template_kwargs = server->template_kwargs;
     const int err = hearth_api_create(&params, &server->api, msg);

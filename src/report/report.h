@@ -34,7 +34,9 @@ struct hearth_report {
     int status;
     bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
     uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, computed_tokens, matched_tokens;
-    uint32_t known_tokens; /* of its beginning, by the transcripts: computed before, or only counted */
+    uint32_t replies;        /* that its history has, whoever gave them */
+    uint32_t sampled_tokens; /* in its beginning, of replies of this server */
+    uint32_t known_tokens;   /* of its beginning, by the transcripts: computed before, or only counted */
     uint32_t generated_tokens, drafted_tokens, accepted_tokens, preemptions;
     uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
     const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */
@@ -45,6 +47,9 @@ struct hearth_report {
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
     uint64_t token_bytes;                              /* state of one token */
+    struct hearth_missing missing;                     /* EVICTED */
+    uint64_t disk_bytes;                               /* that state may take on disk; 0: there is none */
+    uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */
 };
 
 /* ---- verdict.c ---- */
@@ -71,6 +76,8 @@ struct hearth_report {
     X(EVICTED, "evicted", "the state was there and had to make room",                                               \
       "more `--cache-ram`, or `--kv-dir` with more "                                                                \
       "`--kv-disk`")                                                                                                \
+    X(STATE_GONE, "state_gone", "it was computed before, and the state was not kept",                               \
+      "`--kv-dir` keeps state when the server is started again, and what RAM has no room for")                      \
     X(NO_SNAPSHOT, "no_snapshot", "the model can only be resumed at snapshots, and none was kept far enough on",    \
       "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                     \
     X(RESTORE_FAILED, "restore_failed", "stored state did not verify and was computed again",                       \
@@ -109,7 +116,7 @@ struct hearth_verdict {
 #define HEARTH_VERDICTS_MAX 6
 
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
-/* Tokens that were computed before, whatever became of them. */
+/* Tokens that were computed before, whatever became of them, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
 /* Fills `out`, the costliest first, and returns how many there are. Pure. */
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);

@@ -27,11 +27,19 @@ const char *hearth_verdict_name(enum hearth_verdict_cause cause) {
     return causes[cause].name;
 }
 
-/* The tree may have forgotten that it had the end of a path that was evicted; the transcripts have not. Otherwise they
- * prove nothing: text that was only counted is known to them, too. */
+/* The tree may have forgotten that it had the end of a path that was evicted, or all of it: the transcripts have not.
+ * Where there is no reply of this server in the prompt they prove nothing: text that was only counted is known to them,
+ * too. A prompt that is no conversation is not known to them. */
 uint32_t hearth_report_known(const struct hearth_report *report) {
-    const bool more = report->reason == HEARTH_REASON_EVICTED && report->known_tokens > report->matched_tokens;
-    return more ? report->known_tokens : report->matched_tokens;
+    const uint32_t end = report->missing.end > 0 ? (uint32_t)report->missing.end : 0;
+    uint32_t known = report->matched_tokens;
+    if (report->reason == HEARTH_REASON_EVICTED) {
+        known = report->known_tokens == 0 || (end > 0 && end < report->known_tokens) ? end : report->known_tokens;
+    } else if (report->sampled_tokens > 0) {
+        known = report->known_tokens;
+    }
+    known = known < report->prompt_tokens ? known : report->prompt_tokens - (report->prompt_tokens > 0);
+    return known > report->matched_tokens ? known : report->matched_tokens;
 }
 
 /* ---- words ---- */
@@ -224,16 +232,66 @@ static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;
     const uint32_t fresh = report->computed_tokens > again ? report->computed_tokens - again : 0;
     char tokens[32];
-    const bool begins = report->reason == HEARTH_REASON_COLD ||
-                        (report->divergence != NULL && report->divergence->cause == HEARTH_CAUSE_OTHER);
+    const bool begins = report->reason == HEARTH_REASON_COLD;
     struct hearth_verdict *verdict = by_time(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT,
                                              (int64_t)((double)fresh * token_us(report)));
-    if (verdict != NULL) {
-        verdict->tokens = fresh;
+    if (verdict == NULL) {
+        return;
+    }
+    verdict->tokens = fresh;
+    (void)count(fresh, tokens);
+    if (begins && report->replies > 0) {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "a conversation with a history that is not known here: it began before the server was started, "
+                       "or somewhere else, so all of its %s tokens were computed",
+                       tokens);
+        if (report->disk_bytes == 0) {
+            (void)snprintf(verdict->advice, sizeof verdict->advice,
+                           "`--kv-dir DIR` keeps what is known when the server is started again");
+        }
+    } else {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        begins ? "a new conversation: its %s tokens had not been computed before"
                               : "%s tokens of the prompt are new",
-                       count(fresh, tokens));
+                       tokens);
+    }
+}
+
+static unsigned long long mib_up(uint64_t bytes) {
+    return (unsigned long long)((bytes + (1 << 20) - 1) >> 20);
+}
+
+/* How much room would have kept it. */
+static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
+    const struct hearth_missing *missing = &report->missing;
+    if (missing->lost == 0) {
+        return;
+    }
+    if (report->disk_bytes > 0) {
+        (void)snprintf(to->advice, sizeof to->advice, "`--kv-disk %llu` instead of %llu would have kept it",
+                       mib_up(report->disk_bytes + missing->lost), mib_up(report->disk_bytes));
+    } else {
+        (void)snprintf(to->advice, sizeof to->advice,
+                       "`--cache-ram %llu` instead of %llu would have kept it, or `--kv-dir DIR` on disk",
+                       mib_up(missing->ram), mib_up(missing->budget));
+    }
+}
+
+#define INTERVAL_MARKS 32 /* a prompt gets no more snapshots on the way than about these */
+
+/* The largest interval that has a snapshot near enough to what is known to save most of it. */
+static void advise_interval(const struct hearth_report *report, uint32_t known, struct hearth_verdict *to) {
+    const uint32_t from = reused(report), lost = known - from;
+    char tokens[32], time[32];
+    for (uint32_t every = 4096; every >= 64; every /= 2) {
+        const uint32_t at = known / every * every, saved = at > from ? at - from : 0;
+        if (every < report->snapshot_interval && saved >= lost / 4 * 3 && known / every <= INTERVAL_MARKS) {
+            (void)snprintf(to->advice, sizeof to->advice,
+                           "`--snapshot-interval %u` instead of %u would have saved %s tokens (%s)", every,
+                           report->snapshot_interval, count(saved, tokens),
+                           duration((int64_t)(saved * token_us(report)), time));
+            return;
+        }
     }
 }
 
@@ -247,26 +305,37 @@ static uint32_t judge_state(struct judge *judge) {
     if (lost < NAMED_TOKENS) {
         return 0;
     }
+    (void)count(lost, tokens);
     switch (report->reason) {
     case HEARTH_REASON_EVICTED:
         verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their state (%s) had been evicted", count(lost, tokens),
+                       "%s tokens were known, but their state (%s) had been evicted", tokens,
                        size(lost * report->token_bytes, bytes));
+        advise_room(report, verdict);
         break;
     case HEARTH_REASON_NO_SNAPSHOT:
         verdict = name_it(judge, HEARTH_VERDICT_NO_SNAPSHOT, lost, lost_us);
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but the model can only be resumed where a snapshot was kept",
-                       count(lost, tokens));
+                       "%s tokens were known, but the model can only be resumed where a snapshot was kept", tokens);
+        advise_interval(report, known, verdict);
         break;
     case HEARTH_REASON_RESTORE_FAILED:
         verdict = name_it(judge, HEARTH_VERDICT_RESTORE_FAILED, lost, lost_us);
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their stored state did not verify", count(lost, tokens));
+                       "%s tokens were known, but their stored state did not verify", tokens);
         break;
     case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
-    default: return 0;
+    case HEARTH_REASON_COLD:
+    case HEARTH_REASON_EXTENDED:
+    case HEARTH_REASON_DIVERGED:
+        verdict = name_it(judge, HEARTH_VERDICT_STATE_GONE, lost, lost_us);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s tokens had been computed before, but their state was gone: the server was started again, or "
+                       "they were evicted long ago",
+                       tokens);
+        break;
+    default: return 0; /* what there was was used, or was not worth it */
     }
     return lost;
 }

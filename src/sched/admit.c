@@ -33,9 +33,9 @@ static void hold(struct hearth_service *service, struct hearth_task *task, enum 
     hearth_step_hold(service->step, task->id, wait == HEARTH_WAIT_CELLS, now_us);
 }
 
-/* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
- * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
-static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
+/* Two prompts that arrive together and begin alike: the second is held until the first has computed what they share,
+ * and takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
+static bool wait_for_leader(struct hearth_service *service, struct hearth_task *task, int32_t resume) {
     bool needs_snapshot = hearth_caps_needs_snapshot(&service->engine->caps);
     if (task->request.cache_off || !service->engine->caps.cache_ok ||
         (needs_snapshot && !hearth_cache_stores(service->cache))) {
@@ -59,6 +59,7 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
             continue;
         }
         if (!needs_snapshot) {
+            hold(service, task, HEARTH_WAIT_PREFIX);
             return true;
         }
         /* At the leader's very end its own snapshot comes too late for a prompt that is the same: fork one earlier. */
@@ -66,6 +67,7 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
             fork--;
         }
         if (fork > lane->computed && hearth_step_mark(service->step, leader->lane, fork)) {
+            hold(service, task, HEARTH_WAIT_PREFIX);
             return true;
         }
     }
@@ -404,11 +406,8 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
-        if (first && wait_for_leader(service, task, plan->resume)) {
-            hold(service, task, HEARTH_WAIT_PREFIX);
-            return;
-        }
-        if (first && !prompt.cache_off && wait_for_backing(service, task, plan)) {
+        if (first && (wait_for_leader(service, task, plan->resume) ||
+                      (!prompt.cache_off && wait_for_backing(service, task, plan)))) {
             return;
         }
         if (plan->target == (int)service->lanes) {
@@ -423,6 +422,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             continue;
         }
         hearth_step_pending(service->step, plan->target, false);
+        if (!task->admitted) {
+            hearth_cache_missing(service->cache, plan, &prompt, &task->receipt.missing);
+        }
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         int64_t real_us = hearth_clock_us();

@@ -269,21 +269,85 @@ def test_much_new_text(sim):
     about(report["verdicts"][0], report["tokens"]["computed"])
 
 
-def test_evicted():
-    """A MiB of RAM holds 15,000 tokens of the simulated model; three conversations take turns."""
-    with serve("--engine", "sim", "-np", "1", "-c", "16384", "--cache-ram", "1") as server:
+def evict(*flags, others=2):
+    """Conversations, one after the other; then the first goes on. What is kept of its first and second turn."""
+    with serve("--engine", "sim", "-np", "1", "-c", "16384", *flags) as server:
         def first(name):
             history = [system(SYSTEM.format(name)), user(FIRST + RULES * 4)]
             reply, report = ask(server, history)
             return [*history, reply], report
         history, before = first("one")
-        for name in ("two", "three"):
-            first(name)
-        _, report = ask(server, [*history, user("Go on.")])
+        for i in range(others):
+            first(f"other {i}")
+        return before, ask(server, [*history, user("Go on.")])[1]
+
+
+def test_evicted():
+    """A MiB of RAM holds 15,000 tokens of the simulated model; three conversations take turns."""
+    before, report = evict("--cache-ram", "1")
     assert before["tokens"]["prompt"] > 6000, before
     assert report["reason"] == "evicted", report
     assert cause(report) == "evicted"
-    about(report["verdicts"][0], report["tokens"]["prompt"] - sum(report["tokens"]["reused"].values()))
+    verdict = report["verdicts"][0]
+    about(verdict, report["tokens"]["prompt"] - sum(report["tokens"]["reused"].values()))
+    needed = int(re.search(r"`--cache-ram (\d+)` instead of 1 would have kept it", verdict["advice"])[1])
+    assert needed == 2
+    # What the verdict says of the fix is true.
+    _, report = evict("--cache-ram", str(needed))
+    assert report["reason"] == "extended" and report["verdicts"] == []
+
+
+def test_a_prompt_that_RAM_never_took():
+    """One that takes more than three quarters of it is kept in part only."""
+    def turns(*flags):
+        with serve("--engine", "sim", "-np", "1", "-c", "32768", *flags) as server:
+            ask(server, [user("What was there before. " + RULES * 3)])
+            history = [system(SYSTEM.format("huge")), user(FIRST + RULES * 8)]
+            reply, _ = ask(server, history)
+            ask(server, [user("Something else. " + RULES)])
+            return ask(server, [*history, reply, user("Go on.")])[1]
+    report = turns("--cache-ram", "1")
+    assert report["reason"] == "evicted" and cause(report) == "evicted", report
+    verdict = report["verdicts"][0]
+    about(verdict, report["tokens"]["computed"])
+    needed = int(re.search(r"`--cache-ram (\d+)` instead of 1", verdict["advice"])[1])
+    report = turns("--cache-ram", str(needed))
+    assert report["reason"] == "extended" and report["verdicts"] == [], report
+
+
+@pytest.mark.long
+def test_evicted_from_disk(tmp_path):
+    small = ("--cache-ram", "1", "--kv-disk", "1", "--kv-dir", str(tmp_path / "small"))
+    _, report = evict(*small, others=4)
+    assert cause(report) == "evicted", report
+    verdict = report["verdicts"][0]
+    needed = int(re.search(r"`--kv-disk (\d+)` instead of 1 would have kept it", verdict["advice"])[1])
+    assert needed <= 4
+    _, report = evict("--cache-ram", "1", "--kv-disk", str(needed), "--kv-dir", str(tmp_path / "larger"), others=4)
+    assert report["reason"] == "extended" and cause(report) != "evicted", report
+
+
+def test_state_that_was_not_kept(tmp_path):
+    """The conversation is known after a restart, and its state is gone from the disk."""
+    flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path))
+    with serve(*flags) as server:
+        history, before = begin(server, "restart")
+    removed = [path.unlink() for path in tmp_path.rglob("*") if path.is_file() and path.suffix == ".page"]
+    assert removed, list(tmp_path.rglob("*"))
+    with serve(*flags) as server:
+        _, report = ask(server, [*history, user("Go on.")])
+    assert cause(report) == "state_gone", report
+    about(report["verdicts"][0], before["tokens"]["prompt"])
+
+
+def test_a_history_that_is_not_known_here():
+    """After a restart without a disk nothing is known: that is no new conversation."""
+    with serve("--engine", "sim", "-np", "1", "-c", "16384") as server:
+        history, _ = begin(server, "restart")
+    with serve("--engine", "sim", "-np", "1", "-c", "16384") as server:
+        _, report = ask(server, [*history, user("Go on.")])
+    assert cause(report) == "new_conversation" and "began before the server was started" in report["verdicts"][0]["text"]
+    assert "--kv-dir" in report["verdicts"][0]["advice"]
 
 
 # ---- the list, the command ----

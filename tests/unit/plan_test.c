@@ -292,7 +292,9 @@ static void check_row(const struct row *row) {
         .n = n,
         .path = &f.path,
         .usable = f.path.matched,
-        .edge = (size_t)f.path.matched < n ? hearth_tree_edge(&f.path, prompt[f.path.matched]) : HEARTH_EDGE_END,
+        .edge = (size_t)f.path.matched < n
+                    ? hearth_tree_edge(&f.path, prompt + f.path.matched, n - (size_t)f.path.matched)
+                    : HEARTH_EDGE_END,
         .lives = f.list,
         .rewind_floors = f.floors,
         .commons = commons(&f, prompt, n, (struct hearth_digest){0}),

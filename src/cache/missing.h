@@ -1,0 +1,15 @@
+/* How much room would have kept what a prompt has to compute again. Inside the cache but for the value. */
+#ifndef HEARTH_CACHE_MISSING_H
+#define HEARTH_CACHE_MISSING_H
+
+#include <stdint.h>
+
+/* Zeros: nothing was lost. Units: bytes. */
+struct hearth_missing {
+    int32_t end;     /* the last position of what was lost; 0: not known */
+    uint64_t budget; /* what RAM may take */
+    uint64_t ram;    /* with so much nothing would have been lost since it was last used */
+    uint64_t lost;   /* what went since then, this and everything else: what a disk lacked */
+};
+
+#endif
