@@ -9,7 +9,7 @@ struct hearth_missing {
     int32_t end;     /* the last position of what was lost; 0: not known */
     uint64_t budget; /* what RAM may take */
     uint64_t ram;    /* with so much nothing would have been lost since it was last used */
-    uint64_t lost;   /* what went since then, this and everything else: what a disk lacked */
+    uint64_t disk;   /* so much more of a disk would have kept all of that; 0: there is none */
 };
 
 #endif

@@ -264,12 +264,12 @@ static unsigned long long mib_up(uint64_t bytes) {
 /* How much room would have kept it. */
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
     const struct hearth_missing *missing = &report->missing;
-    if (missing->lost == 0) {
+    if (missing->ram == 0) {
         return;
     }
     if (report->disk_bytes > 0) {
         (void)snprintf(to->advice, sizeof to->advice, "`--kv-disk %llu` instead of %llu would have kept it",
-                       mib_up(report->disk_bytes + missing->lost), mib_up(report->disk_bytes));
+                       mib_up(report->disk_bytes + missing->disk), mib_up(report->disk_bytes));
     } else {
         (void)snprintf(to->advice, sizeof to->advice,
                        "`--cache-ram %llu` instead of %llu would have kept it, or `--kv-dir DIR` on disk",
