@@ -242,14 +242,6 @@ static uint64_t disk_budget(const struct hearth_api *api) {
     return stats.budget_bytes;
 }
 
-static uint32_t count_replies(const struct hearth_chat_request *request) {
-    uint32_t n = 0;
-    for (size_t i = 0; i < request->message_count; i++) {
-        n += request->messages[i]->role == HEARTH_ROLE_ASSISTANT;
-    }
-    return n;
-}
-
 /* Tokens and times of a request that came to the service. */
 static void report_turn(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_report *report) {
     const struct hearth_receipt *receipt = &tally->receipt;
@@ -263,7 +255,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->matched_tokens = receipt->matched_tokens;
     report->known_tokens = hearth_conversation_known(job->rendered.conversation);
     report->sampled_tokens = hearth_conversation_sampled(job->rendered.conversation);
-    report->replies = count_replies(&job->resolved.request);
+    report->replies = hearth_history_replies(&job->resolved.request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;

@@ -494,6 +494,30 @@ const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth
     return conversation != NULL && conversation->forked ? &conversation->diagnosis : NULL;
 }
 
+uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < request->message_count; i++) {
+        n += request->messages[i]->role == HEARTH_ROLE_ASSISTANT;
+    }
+    return n;
+}
+
+#define WORTH_TOKENS 16 /* what all prompts of a template begin with is less, and less costs nothing */
+
+void hearth_history_settle(const struct hearth_job *job, struct hearth_receipt *receipt) {
+    const struct hearth_conversation *conversation = job->rendered.conversation;
+    if (receipt->reason != HEARTH_REASON_DIVERGED) {
+        return;
+    }
+    if (conversation == NULL || !conversation->forked) {
+        receipt->reason = receipt->matched_tokens < WORTH_TOKENS ? HEARTH_REASON_COLD : HEARTH_REASON_DIVERGED;
+    } else if (conversation->saved_tokens < WORTH_TOKENS) {
+        const bool begins =
+            conversation->diagnosis.cause == HEARTH_CAUSE_OTHER || hearth_history_replies(&job->resolved.request) == 0;
+        receipt->reason = begins ? HEARTH_REASON_COLD : HEARTH_REASON_EXTENDED;
+    }
+}
+
 uint32_t hearth_conversation_known(const struct hearth_conversation *conversation) {
     return conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
 }

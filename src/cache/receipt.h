@@ -10,7 +10,7 @@
 #define HEARTH_REASON_TABLE(X)                                                                       \
     X(NONE, "none", "everything but the last token was reused")                                      \
     X(CACHE_OFF, "cache_off", "the cache is off for this server or this request")                    \
-    X(COLD, "cold", "no stored prompt begins like this one")                                         \
+    X(COLD, "cold", "a new conversation: no stored prompt begins like this one for long")            \
     X(EXTENDED, "extended", "everything known was reused; the rest of the prompt is new")            \
     X(DIVERGED, "diverged", "the prompt leaves every stored one at this token")                      \
     X(NO_SNAPSHOT, "no_snapshot", "tokens match further, but no state was kept at a later position") \

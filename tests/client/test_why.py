@@ -96,10 +96,26 @@ def tools(*names):
 
 def test_a_new_conversation(sim):
     _, report = begin(sim, "the first")
-    assert report["reason"] == "cold" or report["divergence"]["cause"] == "other_conversation"
+    assert report["reason"] == "cold"
     assert cause(report) == "new_conversation"
     assert report["client"] == "test-agent/1.0"
     about(report["verdicts"][0], report["tokens"]["computed"])
+
+
+def test_a_new_conversation_over_what_all_begin_with(sim):
+    """System text and tools are reused, and nothing behind them is in both: that is no divergence."""
+    shared = [system(SYSTEM.format("shared by all"))]
+    ask(sim, [*shared, user("One of them. " + FIRST)], tools=tools("read_file"))
+    _, report = ask(sim, [*shared, user("Another one. " + FIRST)], tools=tools("read_file"))
+    assert report["reason"] == "cold" and report["verdicts"] == [], report
+    assert report["tokens"]["computed"] < 100
+
+
+def test_another_question_goes_on_from_what_is_known(sim):
+    history, _ = begin(sim, "another question")
+    ask(sim, [*history, user("What is in the first of them?")])
+    _, report = ask(sim, [*history, user("No: in the last of them?")])
+    assert report["reason"] == "extended" and report["verdicts"] == [], report
 
 
 def test_a_good_turn_has_no_verdict(sim):
