@@ -20,8 +20,11 @@ static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, in
     }
     size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
     guess += guess / 256; /* with what a blob says about itself */
-    *out = (struct hearth_buf){.data = hearth_prefault_take(guess), .cap = guess};
-    return out->data && cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
+    if (!cache->ram->hollow) {
+        *out = (struct hearth_buf){.data = hearth_prefault_take(guess), .cap = guess};
+    }
+    return (out->data || cache->ram->hollow) &&
+           cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
 }
 
 static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struct hearth_blob **out) {
@@ -185,7 +188,7 @@ static void attach_pending(struct hearth_cache *cache, struct hearth_live *live,
 static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth_live *live) {
     struct hearth_buf bytes = {0};
     struct hearth_blob *blob = NULL;
-    if (hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes) &&
+    if ((cache->ram->hollow || hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes)) &&
         cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK) {
         blob = hearth_ram_put(cache->ram, &bytes, NULL);
     }

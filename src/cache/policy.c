@@ -30,6 +30,11 @@ double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct he
     return inflation + p_reuse * (double)item->hits * saved_us / (double)item->bytes;
 }
 
+double hearth_policy_lru(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
+    (void)costs, (void)inflation;
+    return (double)item->used_us - 1e-3 * item->pos;
+}
+
 void hearth_costs_init(struct hearth_costs *costs) {
     *costs = (struct hearth_costs){.prefill_us_per_token = 500,
                                    .import_us_per_byte = 1.0 / 2000,

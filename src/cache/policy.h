@@ -47,7 +47,9 @@ struct hearth_policy_item {
     uint32_t hits;                  /* prompts that used it, plus one */
     int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;
-    bool copied; /* there is a copy in the backing tier: what keeping it saves is the reading */
+    int64_t used_us; /* when it was used last, by the engine's clock */
+    int32_t pos;     /* where it ends */
+    bool copied;     /* there is a copy in the backing tier: what keeping it saves is the reading */
 };
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
@@ -55,6 +57,8 @@ struct hearth_policy_item {
 typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs,
                                 double inflation);
 
+/* What was unused for longest goes first, the deepest of a path before the rest. */
+hearth_policy_fn hearth_policy_lru;
 double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
 
 /* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */

@@ -70,14 +70,18 @@ static double value_of(struct hearth_cache *cache, const struct hearth_cache_ite
     struct hearth_policy_item known = {.is_snapshot = item->is_snapshot,
                                        .hits = item->hits + 1,
                                        .bytes = hearth_cache_item_bytes(item),
+                                       .used_us = item->used_us,
                                        .copied = item->copy.state == HEARTH_COPY_THERE};
     if (item->is_snapshot) {
         const struct hearth_snapshot *snapshot = hearth_cache_item_snapshot(item);
         known.kind = snapshot->kind;
         known.superseded = snapshot->superseded;
         known.saved_tokens = snapshot->saved_tokens;
+        known.pos = snapshot->pos;
     } else {
-        known.saved_tokens = hearth_cache_item_page(item)->len;
+        const struct hearth_page *page = hearth_cache_item_page(item);
+        known.saved_tokens = page->len;
+        known.pos = page->p0 + page->len;
     }
     return cache->policy(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
@@ -224,6 +228,7 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item) {
     item->hits++;
     item->used = cache->tree.now;
+    item->used_us = cache->engine->ops->now_us(cache->engine);
     update_victim(cache, item);
 }
 
@@ -406,12 +411,14 @@ void hearth_cache_store_shrink(struct hearth_cache *cache) {
 /* ---- arrival and use ---- */
 
 void hearth_cache_store_page_added(struct hearth_cache *cache, struct hearth_page *page) {
+    page->item.used_us = cache->engine->ops->now_us(cache->engine);
     update_victim(cache, &page->parent->item);
     hearth_cache_store_changed(cache, &page->item, 0);
 }
 
 bool hearth_cache_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
+    snapshot->item.used_us = cache->engine->ops->now_us(cache->engine);
     hearth_cache_store_changed(cache, &snapshot->item, 0);
     if (snapshot->item.lease.heap.index != 0) {
         return true;

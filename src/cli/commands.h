@@ -15,5 +15,7 @@ int hearth_cli_kv(int argc, char *const argv[]);
 /* `hearth sessions`: lists the conversations in the server's database, and carries them elsewhere, also while a server
  * runs. No model is needed. */
 int hearth_cli_sessions(int argc, char *const argv[]);
+/* `hearth replay`: what policies would have computed of recorded requests. No model is needed. */
+int hearth_cli_replay(int argc, char *const argv[]);
 
 #endif

@@ -19,7 +19,7 @@
 struct hearth_blob {
     struct hearth_blob *next, **link; /* in the tier's list: `*link` is this blob */
     atomic_uint refs;                 /* the tier's, and those of hearth_blob_ref() */
-    uint8_t *bytes;                   /* NULL exactly when len is 0 */
+    uint8_t *bytes;                   /* NULL exactly when len is 0, or the tier is hollow */
     size_t len;
     uint64_t checksum;
 };
@@ -44,7 +44,7 @@ void hearth_blob_unref(struct hearth_blob *blob) {
 }
 
 bool hearth_blob_verifies(const struct hearth_blob *blob) {
-    return hearth_checksum(blob->bytes, blob->len) == blob->checksum;
+    return !blob->bytes || hearth_checksum(blob->bytes, blob->len) == blob->checksum;
 }
 
 const void *hearth_blob_data(const struct hearth_blob *blob, size_t *len) {
@@ -72,6 +72,9 @@ struct hearth_blob *hearth_ram_put(struct hearth_ram *ram, struct hearth_buf *by
         return NULL;
     }
     size_t len = bytes->len;
+    if (ram->hollow) {
+        bytes->len = 0;
+    }
     uint8_t *taken = hearth_buf_take(bytes);
     *blob = (struct hearth_blob){
         .next = ram->blobs,
@@ -79,7 +82,9 @@ struct hearth_blob *hearth_ram_put(struct hearth_ram *ram, struct hearth_buf *by
         .refs = 1,
         .bytes = taken,
         .len = len,
-        .checksum = checksum ? *checksum : hearth_checksum(taken, len),
+        .checksum = checksum      ? *checksum
+                    : ram->hollow ? 0
+                                  : hearth_checksum(taken, len),
     };
     if (blob->next) {
         blob->next->link = &blob->next;

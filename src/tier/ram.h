@@ -20,6 +20,7 @@ struct hearth_blob; /* one stored blob; belongs to its tier */
 struct hearth_ram {
     size_t used_bytes;  /* what is held, with the tier's own overhead */
     uint64_t bad_blobs; /* blobs that did not verify */
+    bool hollow;        /* blobs have a length and no bytes, and nothing is verified: replays set it (src/replay) */
     /* The tier's own. */
     struct hearth_blob *blobs;
     bool damage_logged;

@@ -1,0 +1,194 @@
+/* `hearth replay`: what each policy would compute of a trace (src/replay), as a table, a picture or JSON.
+ *
+ * The sizes are those of the server: what RAM may hold of state, and what disk may hold besides. --cache-tokens gives
+ * both together as tokens of the model's shape. */
+#include "cli/commands.h"
+
+#include "cli/replay_print.h"
+#include "console/show.h"
+#include "console/tool.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct replay_options {
+    const char *policy, *ram, *disk, *cache_tokens, *shape, *part, *token_bytes, *svg;
+    int64_t concurrency, prefill;
+    bool json;
+};
+
+static const struct hearth_console_command commands[] = {
+    {"", "TRACE…", "what a cache would have computed of recorded requests, by policy", 1, 1, HEARTH_CONSOLE_MANY},
+};
+
+#define OPTION_AT(member) offsetof(struct replay_options, member)
+
+static const struct hearth_console_option options[] = {
+    {"--policy", "NAME", "only this one [all]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(policy)},
+    {"--ram", "SIZE", "state that RAM may hold, as 64G [16G]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(ram)},
+    {"--disk", "SIZE", "state that disk may hold besides [0]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk)},
+    {"--cache-tokens", "N", "instead of both: tokens of state that may be held at all, as 600k", 1, HEARTH_CONSOLE_TEXT,
+     OPTION_AT(cache_tokens)},
+    {"--model-shape", "SHAPE",
+     "pages; hybrid:BYTES, with snapshots of so many; window:N, with a window of N tokens "
+     "[pages]",
+     1, HEARTH_CONSOLE_TEXT, OPTION_AT(shape)},
+    {"--token-bytes", "SIZE", "state of a token in pages [96k]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(token_bytes)},
+    {"--prefill", "N", "tokens that are computed in a second [2000]", 1, HEARTH_CONSOLE_NUMBER, OPTION_AT(prefill)},
+    {"--concurrency", "N", "sessions at once; the next starts when one ends [20]", 1, HEARTH_CONSOLE_NUMBER,
+     OPTION_AT(concurrency)},
+    {"--part", "K/N", "only sessions K, K + N, K + 2N, … [0/1]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(part)},
+    {"--svg", "FILE", "draw it, too", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(svg)},
+    {"--json", "", "output for programs", 1, HEARTH_CONSOLE_SWITCH, OPTION_AT(json)},
+};
+
+static const struct hearth_console_tool tool =
+    HEARTH_CONSOLE_TOOL("replay", "The lab for what is kept: no model is needed.", commands, options);
+
+/* ---- values ---- */
+
+/* A number with a letter behind it: units of `k`. False: it is none. */
+static bool read_size(const char *text, uint64_t k, uint64_t *out) {
+    static const char letters[] = "kmgt";
+    char *end;
+    double value = strtod(text, &end);
+    const char *letter = *end ? strchr(letters, *end | 0x20) : NULL;
+    if (end == text || !(value >= 0) || (*end && (!letter || end[1]))) {
+        return false;
+    }
+    value *= letter ? pow((double)k, (double)(letter - letters + 1)) : 1;
+    *out = (uint64_t)value;
+    return value < 0x1p60;
+}
+
+static bool read_bytes(const char *name, const char *text, uint64_t *out) {
+    if (text && !read_size(text, 1024, out)) {
+        (void)hearth_complain(1, "%s: '%s' is not a size such as 64M or 2G", name, text);
+        return false;
+    }
+    return true;
+}
+
+static bool read_shape(const char *text, struct hearth_replay_params *params) {
+    uint64_t value = 0;
+    if (!text || strcmp(text, "pages") == 0) {
+        return true;
+    }
+    if (strncmp(text, "hybrid:", 7) == 0 && read_size(text + 7, 1024, &value) && value > 0) {
+        params->snapshot_bytes = value;
+        return true;
+    }
+    if (strncmp(text, "window:", 7) == 0 && read_size(text + 7, 1000, &value) && value > 0) {
+        params->snapshot_bytes = value * params->token_bytes;
+        return true;
+    }
+    (void)hearth_complain(1, "--model-shape: '%s' is not pages, hybrid:BYTES or window:N", text);
+    return false;
+}
+
+static bool read_part(const char *text, struct hearth_trace_choice *choice) {
+    char *end;
+    if (!text) {
+        return true;
+    }
+    unsigned long part = strtoul(text, &end, 10), of = *end == '/' ? strtoul(end + 1, &end, 10) : 0;
+    if (*end || of < 1 || of > UINT32_MAX || part >= of) {
+        (void)hearth_complain(1, "--part: '%s' is not K/N with K below N, such as 0/2", text);
+        return false;
+    }
+    *choice =
+        (struct hearth_trace_choice){.part = (uint32_t)part, .of = (uint32_t)of, .concurrency = choice->concurrency};
+    return true;
+}
+
+/* False after a complaint. */
+static bool read_options(const struct replay_options *chosen, struct hearth_replay_params *params,
+                         struct hearth_trace_choice *choice) {
+    uint64_t token_bytes = 96 << 10, tokens = 0;
+    *params =
+        (struct hearth_replay_params){.ram_bytes = UINT64_C(16) << 30,
+                                      .prefill_tokens_per_s = chosen->prefill > 0 ? (double)chosen->prefill : 2000,
+                                      .import_bytes_per_s = 10e9,
+                                      .disk_bytes_per_s = 2e9};
+    *choice = (struct hearth_trace_choice){.of = 1, .concurrency = 20};
+    if (chosen->concurrency > 100000 || chosen->concurrency == 0) {
+        (void)hearth_complain(1, "--concurrency is between 1 and 100000");
+        return false;
+    }
+    choice->concurrency = chosen->concurrency > 0 ? (uint32_t)chosen->concurrency : choice->concurrency;
+    bool ok = read_bytes("--token-bytes", chosen->token_bytes, &token_bytes) &&
+              read_bytes("--ram", chosen->ram, &params->ram_bytes) &&
+              read_bytes("--disk", chosen->disk, &params->disk_bytes) && read_part(chosen->part, choice);
+    params->token_bytes = token_bytes;
+    if (!ok || !read_shape(chosen->shape, params)) {
+        return false;
+    }
+    if (chosen->cache_tokens && !read_size(chosen->cache_tokens, 1000, &tokens)) {
+        (void)hearth_complain(1, "--cache-tokens: '%s' is not a number such as 600k", chosen->cache_tokens);
+        return false;
+    }
+    if (chosen->cache_tokens) {
+        params->ram_bytes = hearth_replay_bytes(params, tokens);
+        params->disk_bytes = 0;
+    }
+    return true;
+}
+
+/* ---- the command ---- */
+
+static int replay(const struct replay_options *chosen, struct hearth_replay_params *params,
+                  const struct hearth_trace *trace) {
+    struct hearth_errmsg msg = {""};
+    struct replay_report report = {.trace = trace, .params = params};
+    if (hearth_oracle_make(trace, &report.oracle, &msg)) {
+        return hearth_complain(1, "%s", msg.text);
+    }
+    int status = 0;
+    for (size_t i = 0; status == 0 && hearth_replay_policies[i].name; i++) {
+        if (chosen->policy && strcmp(chosen->policy, hearth_replay_policies[i].name) != 0) {
+            continue;
+        }
+        struct replay_row *row = &report.rows[report.row_count++];
+        row->name = hearth_replay_policies[i].name;
+        params->policy = hearth_replay_policies[i].policy;
+        if (hearth_replay_run(trace, &report.oracle, params, &row->result, &msg)) {
+            status = hearth_complain(1, "%s", msg.text);
+        }
+    }
+    if (status == 0 && report.row_count == 0) {
+        status = hearth_complain(HEARTH_CONSOLE_USAGE, "--policy: there is no '%s'", chosen->policy);
+    }
+    if (status == 0) {
+        report.belady_tokens = hearth_replay_bound(trace, &report.oracle, params);
+        status = chosen->json ? hearth_lab_print_json(&report) : hearth_lab_print_table(&report);
+    }
+    if (status == 0 && chosen->svg) {
+        status = hearth_lab_print_svg(&report, chosen->svg);
+    }
+    hearth_oracle_finish(&report.oracle);
+    return status;
+}
+
+int hearth_cli_replay(int argc, char *const argv[]) {
+    struct replay_options chosen = {.concurrency = -1, .prefill = -1};
+    struct hearth_console_call call;
+    struct hearth_replay_params params;
+    struct hearth_trace_choice choice;
+    struct hearth_trace trace = {0};
+    struct hearth_errmsg msg = {""};
+    hearth_show_as("hearth replay");
+    hearth_console_parse(&tool, argc, argv, &chosen, &call);
+    int status = call.status;
+    if (call.command && !read_options(&chosen, &params, &choice)) {
+        status = HEARTH_CONSOLE_USAGE;
+    } else if (call.command && hearth_trace_read(call.args, (size_t)call.arg_count, &choice, &trace, &msg)) {
+        status = hearth_complain(1, "%s", msg.text);
+    } else if (call.command) {
+        status = replay(&chosen, &params, &trace);
+    }
+    hearth_trace_finish(&trace);
+    free(call.args);
+    return hearth_show_end(status);
+}

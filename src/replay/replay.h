@@ -1,0 +1,66 @@
+/* Replays: a trace goes through the cache of the server, with its plans, its budgets and its policy, on a clock of its
+ * own. Nothing is computed; what it would have cost is counted.
+ *
+ * The trace's times are the clock: a policy changes what a request costs and not when the next one comes, so that all
+ * policies are asked the same. */
+#ifndef HEARTH_REPLAY_REPLAY_H
+#define HEARTH_REPLAY_REPLAY_H
+
+#include "cache/cache.h"
+#include "replay/oracle.h"
+#include "replay/trace.h"
+
+/* The machine and the model that are replayed. */
+struct hearth_replay_params {
+    size_t token_bytes;    /* of pages */
+    size_t snapshot_bytes; /* 0: a model whose state is all in pages */
+    uint64_t ram_bytes, disk_bytes;
+    double prefill_tokens_per_s;
+    double import_bytes_per_s; /* RAM to the engine */
+    double disk_bytes_per_s;   /* reading */
+    hearth_policy_fn *policy;
+};
+
+/* Why tokens were computed that had been computed before. */
+#define HEARTH_REPLAY_CAUSE_TABLE(X)                                                             \
+    X(EVICTED, "evicted")         /* their state had gone */                                     \
+    X(NO_SNAPSHOT, "no_snapshot") /* pages were there, and no snapshot at or before their end */ \
+    X(CHEAPER, "compute_cheaper") /* reading them would have taken longer */
+
+enum hearth_replay_cause {
+#define X(name, text) HEARTH_REPLAY_##name,
+    HEARTH_REPLAY_CAUSE_TABLE(X)
+#undef X
+};
+#define X(name, text) +1
+enum { HEARTH_REPLAY_CAUSES = 0 HEARTH_REPLAY_CAUSE_TABLE(X) };
+#undef X
+const char *hearth_replay_cause_text(enum hearth_replay_cause cause);
+
+struct hearth_replay_result {
+    uint64_t computed_tokens;
+    uint64_t lost_tokens[HEARTH_REPLAY_CAUSES]; /* of these, had been computed before */
+    double prefill_s, import_s, disk_s;         /* what computing, importing, waiting for the disk takes */
+    uint64_t imported_bytes, stored_bytes;      /* out of RAM, into it */
+    uint64_t read_bytes, written_bytes;         /* of the disk */
+    double seconds;                             /* that the replay itself took */
+};
+
+/* The policies that there are; the last one has no name. */
+extern const struct hearth_replay_policy {
+    const char *name;
+    hearth_policy_fn *policy;
+} hearth_replay_policies[];
+
+/* What a budget has to be to hold so many tokens. */
+uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t tokens);
+/* The tokens that Belady's choice computes, with RAM and disk as one. */
+uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                             const struct hearth_replay_params *params);
+
+/* Errors: NOMEM. */
+int hearth_replay_run(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                      const struct hearth_replay_params *params, struct hearth_replay_result *result,
+                      struct hearth_errmsg *msg);
+
+#endif

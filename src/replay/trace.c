@@ -1,0 +1,310 @@
+/* Reading traces; the formats stand in docs/replay.md.
+ *
+ * Names of blocks are numbers of a name space: a session's own, or a file's. Sessions with the same tools and system
+ * prompt share their first blocks, which the traces do not say: those blocks get a name space of that head.
+ *
+ * Invariant: after reading, requests are in the order of time, and `prompt_tokens` is the sum over them. */
+#include "replay/trace.h"
+
+#include "base/digest.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A session's head: the names that its first prompt begins with, replaced by those of a name space of the head. */
+struct head {
+    uint32_t *names;
+    int32_t tool_blocks, blocks;
+    uint64_t tool_space, space;
+};
+
+struct reader {
+    struct hearth_trace *trace;
+    const struct hearth_trace_choice *choice;
+    const char *path;
+    unsigned line;
+    uint64_t sessions; /* read so far, of all files */
+    int64_t *free_us;  /* when each of the sessions that run at once ends */
+};
+
+static uint64_t space_of(const char *kind, uint64_t a, uint64_t b) {
+    char text[96];
+    int len = snprintf(text, sizeof text, "%s %llu %llu", kind, (unsigned long long)a, (unsigned long long)b);
+    return hearth_checksum(text, (size_t)len);
+}
+
+/* ---- requests ---- */
+
+static bool add_run(struct hearth_trace *trace, uint64_t space, uint32_t first, uint32_t count) {
+    struct hearth_trace_request *request = &trace->requests[trace->count - 1];
+    if (request->run_count > 0) {
+        struct hearth_trace_run *last = &trace->runs[trace->run_count - 1];
+        if (last->space == space && last->first + last->count == first) {
+            last->count += count;
+            request->blocks += (int32_t)count;
+            return true;
+        }
+    }
+    struct hearth_trace_run *runs = hearth_buf_room(trace->runs, trace->run_count, &trace->run_cap, sizeof *runs);
+    if (!runs) {
+        return false;
+    }
+    trace->runs = runs;
+    runs[trace->run_count++] = (struct hearth_trace_run){.space = space, .first = first, .count = count};
+    request->run_count++;
+    request->blocks += (int32_t)count;
+    return true;
+}
+
+static struct hearth_trace_request *add_request(struct hearth_trace *trace, int64_t at_us) {
+    struct hearth_trace_request *requests =
+        hearth_buf_room(trace->requests, trace->count, &trace->cap, sizeof *requests);
+    if (!requests) {
+        return NULL;
+    }
+    trace->requests = requests;
+    requests[trace->count] = (struct hearth_trace_request){.at_us = at_us, .run = (uint32_t)trace->run_count};
+    return &requests[trace->count++];
+}
+
+struct hearth_trace_request *hearth_trace_add(struct hearth_trace *trace, int64_t at_us, uint64_t space, uint32_t first,
+                                              uint32_t count) {
+    struct hearth_trace_request *request = add_request(trace, at_us);
+    if (!request || !add_run(trace, space, first, count)) {
+        return NULL;
+    }
+    request->prompt_tokens = request->blocks * HEARTH_TRACE_BLOCK_TOKENS;
+    trace->prompt_tokens += (uint64_t)request->prompt_tokens;
+    return request;
+}
+
+/* Adds the next block of the newest request. */
+static bool add_block(struct reader *r, const struct head *head, uint64_t space, uint32_t name) {
+    int32_t at = r->trace->requests[r->trace->count - 1].blocks;
+    if (head && at < head->blocks && head->names[at] == name) {
+        return add_run(r->trace, at < head->tool_blocks ? head->tool_space : head->space, (uint32_t)at, 1);
+    }
+    return add_run(r->trace, space, name, 1);
+}
+
+/* Adds blocks given as inclusive ranges of names. */
+static bool add_ranges(struct reader *r, const struct head *head, uint64_t space, const json_t *ranges) {
+    size_t i;
+    const json_t *range;
+    json_array_foreach(ranges, i, range) {
+        json_int_t first = json_integer_value(json_array_get(range, 0));
+        json_int_t last = json_integer_value(json_array_get(range, 1));
+        for (json_int_t name = first; name <= last && last - first < UINT32_MAX; name++) {
+            if (!add_block(r, head, space, (uint32_t)name)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Ends the newest request, whose blocks are there. */
+static void end_request(struct reader *r, const json_t *json, const char *tokens) {
+    struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
+    json_int_t in = json_integer_value(json_object_get(json, tokens));
+    json_int_t most = (json_int_t)(request->blocks + 1) * HEARTH_TRACE_BLOCK_TOKENS;
+    request->prompt_tokens = in < 1 ? 1 : in < most || in > INT32_MAX ? (int32_t)in : (int32_t)most;
+    const char *stop = json_string_value(json_object_get(json, "stop"));
+    request->calls = stop && strcmp(stop, "tool_use") == 0;
+    r->trace->prompt_tokens += (uint64_t)request->prompt_tokens;
+}
+
+static int64_t us_of(const json_t *json, const char *name) {
+    return (int64_t)(json_number_value(json_object_get(json, name)) * 1e6);
+}
+
+/* ---- sessions ---- */
+
+/* Notes the names of the first prompt's head. False: out of memory. */
+static bool read_head(const json_t *session, struct head *head) {
+    json_int_t tools = json_integer_value(json_object_get(session, "tool_tokens"));
+    json_int_t all = tools + json_integer_value(json_object_get(session, "system_tokens"));
+    *head = (struct head){.tool_blocks = (int32_t)(tools / HEARTH_TRACE_BLOCK_TOKENS),
+                          .tool_space = space_of("tools", (uint64_t)tools, 0),
+                          .space = space_of("head", (uint64_t)tools, (uint64_t)all)};
+    int32_t most = (int32_t)(all / HEARTH_TRACE_BLOCK_TOKENS);
+    head->names = most > 0 ? malloc((size_t)most * sizeof *head->names) : NULL;
+    if (!head->names) {
+        return most <= 0;
+    }
+    size_t i;
+    const json_t *range, *first = json_array_get(json_object_get(session, "requests"), 0);
+    json_array_foreach(json_object_get(first, "blocks"), i, range) {
+        json_int_t last = json_integer_value(json_array_get(range, 1));
+        for (json_int_t name = json_integer_value(json_array_get(range, 0)); name <= last && head->blocks < most;
+             name++) {
+            head->names[head->blocks++] = (uint32_t)name;
+        }
+    }
+    return true;
+}
+
+/* Adds the requests of a session, or of an agent inside it; *end_us: when the last of them is over. */
+static bool add_requests(struct reader *r, const json_t *session, uint64_t space, int64_t start_us, int64_t *end_us) {
+    struct head head;
+    bool ok = read_head(session, &head);
+    size_t i;
+    const json_t *json;
+    json_array_foreach(json_object_get(session, "requests"), i, json) {
+        int64_t at_us = start_us + us_of(json, "t");
+        if (json_object_get(json, "requests")) {
+            ok = ok && add_requests(r, json, space, at_us, end_us);
+            continue;
+        }
+        struct hearth_trace_request *request = ok ? add_request(r->trace, at_us) : NULL;
+        ok = request && add_ranges(r, &head, space, json_object_get(json, "blocks"));
+        if (!ok) {
+            break;
+        }
+        request->head_blocks = head.blocks < request->blocks ? head.blocks : 0;
+        end_request(r, json, "in");
+        at_us += us_of(json, "api_time");
+        *end_us = at_us > *end_us ? at_us : *end_us;
+    }
+    free(head.names);
+    return ok;
+}
+
+static bool add_session(struct reader *r, const json_t *session) {
+    uint64_t number = r->sessions++;
+    if (number % r->choice->of != r->choice->part) {
+        return true;
+    }
+    int64_t *start_us = &r->free_us[0];
+    for (uint32_t i = 1; i < r->choice->concurrency; i++) {
+        start_us = r->free_us[i] < *start_us ? &r->free_us[i] : start_us;
+    }
+    return add_requests(r, session, space_of("session", number, 0), *start_us, start_us);
+}
+
+/* ---- files ---- */
+
+static bool add_open(struct reader *r, const json_t *json) {
+    uint64_t space = space_of(r->path, 0, 0);
+    const json_t *ids = json_object_get(json, "hash_ids");
+    int64_t at_us = ids ? us_of(json, "timestamp") / 1000 : us_of(json, "t");
+    if (!add_request(r->trace, at_us)) {
+        return false;
+    }
+    size_t i;
+    const json_t *id;
+    bool ok = true;
+    json_int_t whole = json_integer_value(json_object_get(json, "input_length")) / HEARTH_TRACE_BLOCK_TOKENS;
+    json_array_foreach(ids, i, id) { /* of 512 tokens, the last one of fewer */
+        json_int_t left = whole - (json_int_t)i * 8;
+        uint32_t count = left < 0 ? 0 : left < 8 ? (uint32_t)left : 8;
+        ok = ok && (count == 0 || add_run(r->trace, space, (uint32_t)json_integer_value(id) * 8, count));
+    }
+    ok = ok && add_ranges(r, NULL, space, json_object_get(json, "blocks"));
+    if (ok) {
+        end_request(r, json, ids ? "input_length" : "in");
+    }
+    return ok;
+}
+
+static int add_line(struct reader *r, const char *text, size_t len, struct hearth_errmsg *msg) {
+    json_error_t error;
+    json_t *json = json_loadb(text, len, 0, &error);
+    bool ok = true, known = true;
+    if (json_is_array(json_object_get(json, "requests"))) {
+        ok = add_session(r, json);
+    } else if (json_is_array(json_object_get(json, "hash_ids")) || json_is_array(json_object_get(json, "blocks"))) {
+        ok = add_open(r, json);
+    } else {
+        known = false;
+    }
+    json_decref(json);
+    if (!known) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s:%u: this is neither a session nor a request%s%s", r->path,
+                           r->line, json ? "" : ": ", json ? "" : error.text);
+    }
+    return ok ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s: out of memory", r->path);
+}
+
+static int read_file(struct reader *r, struct hearth_errmsg *msg) {
+    FILE *file = fopen(r->path, "re");
+    if (!file) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", r->path, strerror(errno));
+    }
+    char *text = NULL;
+    size_t cap = 0;
+    ssize_t len;
+    int err = HEARTH_OK;
+    for (r->line = 1; !err && (len = getline(&text, &cap, file)) >= 0; r->line++) {
+        if (len > 1) {
+            err = add_line(r, text, (size_t)len, msg);
+        }
+    }
+    if (!err && ferror(file)) {
+        err = hearth_fail(msg, HEARTH_ERR_IO, "%s: cannot be read", r->path);
+    }
+    free(text);
+    (void)fclose(file);
+    return err;
+}
+
+static int earlier(const void *a, const void *b) {
+    const struct hearth_trace_request *left = a, *right = b;
+    if (left->at_us != right->at_us) {
+        return left->at_us < right->at_us ? -1 : 1;
+    }
+    return left->run < right->run ? -1 : left->run > right->run;
+}
+
+void hearth_trace_sort(struct hearth_trace *trace) {
+    if (trace->count > 0) {
+        qsort(trace->requests, trace->count, sizeof *trace->requests, earlier);
+    }
+}
+
+int hearth_trace_read(char *const paths[], size_t path_count, const struct hearth_trace_choice *choice,
+                      struct hearth_trace *out, struct hearth_errmsg *msg) {
+    *out = (struct hearth_trace){0};
+    struct reader r = {.trace = out, .choice = choice, .free_us = calloc(choice->concurrency, sizeof(int64_t))};
+    int err = r.free_us ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    for (size_t i = 0; !err && i < path_count; i++) {
+        r.path = paths[i];
+        err = read_file(&r, msg);
+    }
+    free(r.free_us);
+    if (!err && out->count == 0) {
+        err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: there is no request in it", paths[0]);
+    }
+    if (err) {
+        hearth_trace_finish(out);
+        return err;
+    }
+    hearth_trace_sort(out);
+    return HEARTH_OK;
+}
+
+void hearth_trace_finish(struct hearth_trace *trace) {
+    free(trace->requests);
+    free(trace->runs);
+    *trace = (struct hearth_trace){0};
+}
+
+bool hearth_trace_tokens(const struct hearth_trace *trace, const struct hearth_trace_request *request,
+                         struct hearth_tokens *out) {
+    out->n = 0;
+    if (!hearth_tokens_reserve(out, (size_t)request->blocks + 1)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < request->run_count; i++) {
+        const struct hearth_trace_run *run = &trace->runs[request->run + i];
+        for (uint32_t k = 0; k < run->count; k++) {
+            uint64_t x = (run->space ^ (run->first + k)) * UINT64_C(0x9E3779B97F4A7C15);
+            x = (x ^ x >> 32) * UINT64_C(0xBF58476D1CE4E5B9);
+            out->v[out->n++] = (hearth_token)(x >> 33);
+        }
+    }
+    return true;
+}

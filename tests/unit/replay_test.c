@@ -1,0 +1,256 @@
+/* Replays (src/replay): the clairvoyant's counts against a naive cache of blocks, a cache that holds everything against
+ * what was never seen before, and that no policy does better than the bound. */
+#include "replay/replay.h"
+#include "support/random.h"
+
+#include "base/assert.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { REQUESTS = 300, TALKS = 12, BLOCKS_MAX = 40 };
+
+/* Conversations that grow, fork and end. */
+static void make_trace(struct rng *rng, struct hearth_trace *trace) {
+    uint32_t spaces[TALKS], lengths[TALKS];
+    *trace = (struct hearth_trace){0};
+    for (uint32_t i = 0; i < TALKS; i++) {
+        spaces[i] = i, lengths[i] = 1;
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        uint32_t at = rng_below(rng, TALKS);
+        lengths[at] += rng_below(rng, 4);
+        if (lengths[at] > BLOCKS_MAX || rng_once_in(rng, 20)) {
+            spaces[at] = (uint32_t)(TALKS + i), lengths[at] = 1 + rng_below(rng, 8);
+        }
+        struct hearth_trace_request *request =
+            hearth_trace_add(trace, (int64_t)i * 1000000, spaces[at], 0, lengths[at]);
+        assert_non_null(request);
+        request->calls = rng_once_in(rng, 2);
+    }
+}
+
+static bool same_path(const struct hearth_trace *trace, size_t a, size_t b, int32_t depth) {
+    const struct hearth_trace_request *left = &trace->requests[a], *right = &trace->requests[b];
+    return trace->runs[left->run].space == trace->runs[right->run].space && depth < left->blocks &&
+           depth < right->blocks;
+}
+
+/* The next request after `now` that has block `depth` of request `owner`, or `count`. */
+static size_t next_use(const struct hearth_trace *trace, size_t owner, size_t now, int32_t depth) {
+    size_t next = now + 1;
+    while (next < trace->count && !same_path(trace, owner, next, depth)) {
+        next++;
+    }
+    return next;
+}
+
+/* Belady's choice, block by block. */
+static uint64_t naive_belady(const struct hearth_trace *trace, size_t budget) {
+    static struct {
+        size_t owner; /* a request that has it */
+        int32_t depth;
+    } held[REQUESTS * BLOCKS_MAX];
+    size_t n = 0;
+    uint64_t computed = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        const int32_t blocks = trace->requests[i].blocks;
+        bool has[BLOCKS_MAX + 4] = {false};
+        for (size_t k = 0; k < n;) { /* what is on the path is taken out, and put back below */
+            bool on = same_path(trace, held[k].owner, i, held[k].depth);
+            if (on) {
+                has[held[k].depth] = true;
+                held[k] = held[--n];
+            } else {
+                k++;
+            }
+        }
+        int32_t hit = 0;
+        while (hit < blocks && has[hit]) {
+            hit++;
+        }
+        computed += (uint64_t)(blocks - hit) * HEARTH_TRACE_BLOCK_TOKENS;
+        for (int32_t d = 0; d < blocks; d++) {
+            held[n].owner = i;
+            held[n++].depth = d;
+        }
+        while (n > budget) {
+            size_t worst = 0, worst_next = 0;
+            for (size_t k = 0; k < n; k++) {
+                size_t next = next_use(trace, held[k].owner, i, held[k].depth);
+                if (next > worst_next || (next == worst_next && held[k].depth > held[worst].depth)) {
+                    worst = k, worst_next = next;
+                }
+            }
+            held[worst] = held[--n];
+        }
+    }
+    return computed;
+}
+
+static void belady_is_belady(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct rng rng = {seed};
+        struct hearth_trace trace;
+        struct hearth_oracle oracle;
+        make_trace(&rng, &trace);
+        assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+        for (size_t budget = 4; budget <= 256; budget *= 4) {
+            assert_int_equal(hearth_oracle_belady(&trace, &oracle, budget, 0), naive_belady(&trace, budget));
+        }
+        assert_int_equal(hearth_oracle_belady(&trace, &oracle, UINT32_MAX, 0), oracle.new_tokens);
+        hearth_oracle_finish(&oracle);
+        hearth_trace_finish(&trace);
+    }
+}
+
+static struct hearth_replay_params small_model(size_t snapshot_bytes) {
+    return (struct hearth_replay_params){.token_bytes = 65536,
+                                         .snapshot_bytes = snapshot_bytes,
+                                         .prefill_tokens_per_s = 1000,
+                                         .import_bytes_per_s = 1e10,
+                                         .disk_bytes_per_s = 1e9};
+}
+
+/* With room for everything only what is new is computed, whatever the policy and the shape of the model. */
+static void all_room_computes_what_is_new(void **state) {
+    (void)state;
+    struct rng rng = {7};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    make_trace(&rng, &trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (size_t i = 0; hearth_replay_policies[i].name; i++) {
+        struct hearth_replay_params params = small_model(0);
+        struct hearth_replay_result result;
+        params.policy = hearth_replay_policies[i].policy;
+        params.ram_bytes = UINT64_C(1) << 50;
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+        assert_int_equal(result.computed_tokens, oracle.new_tokens);
+        assert_int_equal(result.lost_tokens[HEARTH_REPLAY_EVICTED], 0);
+    }
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
+/* No policy computes less than the bound, and the same replay is the same twice. */
+static void no_policy_beats_the_bound(void **state) {
+    (void)state;
+    struct rng rng = {8};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    make_trace(&rng, &trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (uint64_t tokens = 2048; tokens <= 32768; tokens *= 2) {
+        for (size_t i = 0; hearth_replay_policies[i].name; i++) {
+            struct hearth_replay_params params = small_model(0);
+            struct hearth_replay_result first, second;
+            params.policy = hearth_replay_policies[i].policy;
+            params.ram_bytes = hearth_replay_bytes(&params, tokens);
+            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &first, NULL), HEARTH_OK);
+            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &second, NULL), HEARTH_OK);
+            assert_int_equal(first.computed_tokens, second.computed_tokens);
+            assert_true(first.computed_tokens >= hearth_replay_bound(&trace, &oracle, &params));
+            uint64_t lost = 0;
+            for (size_t k = 0; k < HEARTH_REPLAY_CAUSES; k++) {
+                lost += first.lost_tokens[k];
+            }
+            assert_int_equal(first.computed_tokens, oracle.new_tokens + lost);
+        }
+    }
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
+/* ---- reading ---- */
+
+static int read_text(const char *text, const struct hearth_trace_choice *choice, struct hearth_trace *trace,
+                     struct hearth_errmsg *msg) {
+    char path[] = "/tmp/hearth-trace-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(close(fd), 0);
+    char *paths[] = {path};
+    int err = hearth_trace_read(paths, 1, choice, trace, msg);
+    assert_int_equal(unlink(path), 0);
+    return err;
+}
+
+static const char sessions[] =
+    "{\"tool_tokens\": 128, \"system_tokens\": 64, \"requests\": [{\"t\": 0, \"in\": 330, \"stop\": \"tool_use\","
+    " \"api_time\": 2, \"blocks\": [[1, 5]]}, {\"t\": 5, \"requests\": [{\"t\": 1, \"in\": 64, \"blocks\": [[9, 9]]}]},"
+    " {\"t\": 10, \"in\": 400, \"stop\": \"end_turn\", \"api_time\": 1, \"blocks\": [[1, 4], [7, 8]]}]}\n"
+    "{\"tool_tokens\": 128, \"system_tokens\": 64, \"requests\": [{\"t\": 0, \"in\": 256, \"blocks\": [[1, 4]]}]}\n";
+
+static void sessions_share_their_head(void **state) {
+    (void)state;
+    const struct hearth_trace_choice one = {.of = 1, .concurrency = 1};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    assert_int_equal(read_text(sessions, &one, &trace, NULL), HEARTH_OK);
+    assert_int_equal(trace.count, 4);
+    assert_int_equal(trace.prompt_tokens, 330 + 64 + 400 + 256);
+    assert_int_equal(trace.requests[1].at_us, 6000000);
+    assert_int_equal(trace.requests[3].at_us, 11000000); /* when the first session is over */
+    assert_true(trace.requests[0].calls && !trace.requests[2].calls);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    assert_int_equal(oracle.seen[0], 0);
+    assert_int_equal(oracle.seen[1], 0); /* an agent has names of its own */
+    assert_int_equal(oracle.seen[2], 4);
+    assert_int_equal(oracle.seen[3], 3); /* tools and system prompt */
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+    const struct hearth_trace_choice second = {.part = 1, .of = 2, .concurrency = 1};
+    assert_int_equal(read_text(sessions, &second, &trace, NULL), HEARTH_OK);
+    assert_int_equal(trace.count, 1);
+    hearth_trace_finish(&trace);
+}
+
+static void global_names_are_shared(void **state) {
+    (void)state;
+    const struct hearth_trace_choice all = {.of = 1, .concurrency = 1};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    assert_int_equal(read_text("{\"timestamp\": 0, \"input_length\": 1000, \"hash_ids\": [3, 4]}\n"
+                               "{\"timestamp\": 1500, \"input_length\": 1024, \"hash_ids\": [3, 5]}\n"
+                               "{\"t\": 2, \"in\": 200, \"stop\": \"tool_use\", \"blocks\": [[24, 26]]}\n",
+                               &all, &trace, NULL),
+                     HEARTH_OK);
+    assert_int_equal(trace.requests[1].at_us, 1500000);
+    assert_int_equal(trace.requests[0].blocks, 15);
+    assert_int_equal(trace.requests[1].blocks, 16);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    assert_int_equal(oracle.seen[1], 8);
+    assert_int_equal(oracle.seen[2], 3);
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
+static void what_is_no_trace_is_refused(void **state) {
+    (void)state;
+    const struct hearth_trace_choice all = {.of = 1, .concurrency = 1};
+    struct hearth_trace trace;
+    struct hearth_errmsg msg = {""};
+    assert_int_equal(read_text("{\"t\": 0, \"blocks\": [[1, 2]]}\nhello\n", &all, &trace, &msg), HEARTH_ERR_INVALID);
+    assert_non_null(strstr(msg.text, ":2: "));
+    assert_int_equal(read_text("\n", &all, &trace, &msg), HEARTH_ERR_INVALID);
+    char *paths[] = {"/nowhere/trace"};
+    assert_int_equal(hearth_trace_read(paths, 1, &all, &trace, &msg), HEARTH_ERR_IO);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(belady_is_belady),          cmocka_unit_test(all_room_computes_what_is_new),
+        cmocka_unit_test(no_policy_beats_the_bound), cmocka_unit_test(sessions_share_their_head),
+        cmocka_unit_test(global_names_are_shared),   cmocka_unit_test(what_is_no_trace_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
