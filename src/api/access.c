@@ -16,6 +16,7 @@
  * memory or cells), warn; everything else, debug. Of what is refused before it is a job (no key, no room) only some
  * lines are written when there are many (http/report.c). What clients have written (paths, names, words of errors) can
  * neither break the line nor command the terminal. Prompts are not logged. */
+#include "api/idle.h"
 #include "api/stored_turns.h"
 #include "report/ring.h"
 
@@ -253,6 +254,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->disk_tokens = receipt->reused_disk_tokens;
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
+    report->idle_tokens = hearth_idle_computed(job, receipt);
     report->known_tokens = hearth_conversation_known(job->rendered.conversation);
     report->sampled_tokens = hearth_conversation_sampled(job->rendered.conversation);
     report->replies = hearth_history_replies(&job->resolved.request);

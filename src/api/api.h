@@ -75,6 +75,9 @@ struct hearth_api_params {
 
     /* Chat. */
     bool keep_thinking;             /* reasoning of earlier turns stays as it was sampled, whatever the template does */
+    uint32_t idle_tokens;           /* most that are computed ahead of a conversation's next turn, in idle time, where
+                                       the template rewrites history; default 0: none */
+    bool idle_on_battery;           /* also on battery power */
     bool allow_control_tokens;      /* texts of control tokens in a request become these; otherwise they stay text */
     bool strict_content;            /* images, sounds and files are refused; otherwise a note stands for them */
     const char *const *strip_lines; /* regular expressions (POSIX, extended): lines of system and developer messages

@@ -6,6 +6,7 @@
  * server is freed: jobs without a client are done then, as no client waits for their last events, and what they are
  * still to keep is kept there. Then no job is left. */
 #include "api/anthropic/anthropic.h"
+#include "api/idle.h"
 #include "api/responses/responses.h"
 
 #include "report/ring.h"
@@ -390,7 +391,8 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     if (copy_params(api, params)) {
         rc = copy_chat_params(api, params, msg);
     }
-    if (rc == HEARTH_OK && !hearth_history_init(api)) {
+    if (rc == HEARTH_OK && (!hearth_history_init(api) ||
+                            !hearth_idle_create(api, params->idle_tokens, params->idle_on_battery, &api->idle))) {
         rc = HEARTH_ERR_NOMEM;
     }
     if (rc == HEARTH_OK) {
@@ -473,6 +475,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->strip_lines);
     free(api->reasoning_budget_message);
     json_decref(api->template_kwargs);
+    hearth_idle_destroy(api->idle);
     hearth_history_shutdown(api);
     hearth_session_store_destroy(api->own_store);
     hearth_ring_destroy(api->ring);

@@ -102,13 +102,13 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
 
 /* ---- prompts ---- */
 
-static struct hearth_transcript_prompt transcript_prompt(const struct hearth_chat_request *request,
+static struct hearth_transcript_prompt transcript_prompt(const struct hearth_chat_request *request, size_t unknown,
                                                          struct hearth_transcript_root root,
                                                          struct hearth_rereading *rereading) {
     return (struct hearth_transcript_prompt){
         .root = root,
         .messages = request->messages,
-        .message_count = request->message_count - (request->continues ? 1 : 0),
+        .message_count = request->message_count - (request->continues ? 1 : 0) - unknown,
         .reads = hearth_rereading_reads,
         .user = rereading,
     };
@@ -130,14 +130,25 @@ static void add_head(struct hearth_transcript_prompt *prompt, const struct heart
     }
 }
 
+/* Where the prompt ends: where its text does, or a little before a message that is not known yet. 0: that cannot be
+ * told. */
+static size_t end_of_text(const struct hearth_job *job, const struct hearth_chat_prompt *rendered) {
+    const size_t len = rendered->text.len, begins = rendered->last_input_start;
+    if (job->resolved.unknown_messages == 0) {
+        return len;
+    }
+    return begins <= len ? hearth_transcripts_cut(job->api->transcripts, (const char *)rendered->text.data, len, begins)
+                         : 0;
+}
+
 static void set_text(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
                      const struct hearth_chat_prompt *rendered, size_t from, struct hearth_api_rendered *out) {
     const size_t marks[] = {rendered->system_end, rendered->last_input_start, rendered->generation_start};
     prompt->text = (const char *)rendered->text.data + from;
-    prompt->len = rendered->text.len - from;
+    prompt->len = end_of_text(job, rendered) - from;
     prompt->mark_count = 0;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if (marks[i] >= from && marks[i] <= rendered->text.len) { /* NO_MARK is more than any length */
+        if (marks[i] >= from && marks[i] <= from + prompt->len) { /* NO_MARK is more than any length */
             hearth_marks_add(prompt, marks[i] - from);
         }
     }
@@ -252,7 +263,7 @@ static int make_tokens(const struct hearth_job *job, struct hearth_transcript_pr
     int err = hearth_chat_render(job->api->chat, request, resolved->format, rendered, msg);
     if (err == HEARTH_OK) {
         set_text(job, prompt, rendered, 0, out);
-        err = tokenize(job, prompt, result);
+        err = prompt->len > 0 ? tokenize(job, prompt, result) : hearth_fail(msg, HEARTH_ERR_INVALID, "no prompt");
     }
     return err;
 }
@@ -327,12 +338,13 @@ static void release(struct hearth_api *api, struct hearth_transcript_place *plac
 /* The last mark stands where the generation prompt begins. What the template prints in front of it only while no reply
  * is behind it will not come again: the mark moves before that, to where the next turn's prompt leaves this one, and by
  * a token more, which may be another one when another text follows it. */
-static void move_end_mark(const struct hearth_api *api, const struct hearth_chat_request *request,
-                          struct hearth_api_prompt *prompt) {
+static void move_end_mark(const struct hearth_job *job, struct hearth_api_prompt *prompt) {
+    const struct hearth_chat_request *request = &job->resolved.request;
+    const struct hearth_api *api = job->api;
     const struct hearth_message *last = request->messages[request->message_count - 1];
     const struct hearth_tokens *rewritten =
         last->role == HEARTH_ROLE_TOOL ? &api->template_probe.result_rewritten : &api->template_probe.asked_rewritten;
-    if (prompt->mark_count == 0 || rewritten->n == 0) {
+    if (prompt->mark_count == 0 || rewritten->n == 0 || job->resolved.unknown_messages > 0) {
         return;
     }
     int32_t mark = prompt->marks[prompt->mark_count - 1], to = mark - (int32_t)rewritten->n - 1;
@@ -386,7 +398,7 @@ static bool take_result(const struct hearth_job *job, const struct hearth_transc
         }
     }
     prompt->head_tokens = head_tokens(from, rendered, result);
-    move_end_mark(job->api, request, prompt);
+    move_end_mark(job, prompt);
     hearth_breakpoints_pin(job, from, result, out);
     return true;
 }
@@ -400,7 +412,8 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     struct hearth_errmsg msg = {{0}};
     struct hearth_rereading rereading;
     hearth_rereading_init(&rereading, job, request);
-    struct hearth_transcript_prompt prompt = transcript_prompt(request, root_of(job, request), &rereading);
+    struct hearth_transcript_prompt prompt =
+        transcript_prompt(request, job->resolved.unknown_messages, root_of(job, request), &rereading);
     int err = make_tokens(job, &prompt, &rendered, &result, out, &msg);
     bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {

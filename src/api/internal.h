@@ -20,7 +20,7 @@
  *     chat_completions.c, completions.c, completion.c: dialects; models.c, native.c, metrics.c, slots.c, requests.c,
  *     lora.c: the smaller endpoints; missing_routes.c: those that are not there
  *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
- *     sessions/    conversations that live in the server */
+ *     idle.c       what is computed ahead of a turn           sessions/    conversations that live in the server */
 #ifndef HEARTH_API_INTERNAL_H
 #define HEARTH_API_INTERNAL_H
 
@@ -46,6 +46,7 @@ struct hearth_api_constraint;
 struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
+struct hearth_idle;
 struct hearth_message_cache;
 struct hearth_first_values;
 struct hearth_toolset;
@@ -68,6 +69,7 @@ struct hearth_api_error;
 struct hearth_api_template_probe {
     bool prints_ids;            /* the ids of calls */
     bool prints_thinking;       /* whether there is to be thinking, in front of the reply that it is about */
+    bool rewrites;              /* a reply, or what stands in front of it, reads otherwise once more messages follow */
     struct hearth_buf turn_end; /* text with its 0: what is printed behind any message of the assistant */
     /* Tokens that stand in front of the generation prompt, and otherwise there once a reply is behind the message: of
      * a user's message, and of a call's result. Empty: none, or not known. */
@@ -133,6 +135,7 @@ struct hearth_api {
     struct hearth_first_values *first_values; /* tools as they were first printed */
     struct hearth_toolsets *toolsets;
     struct hearth_api_template_probe template_probe;
+    struct hearth_idle *idle; /* the loop's, but for what never changes; NULL: nothing is computed ahead */
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */

@@ -14,6 +14,7 @@
  * Invariant: a job is posted, in the pool, completing, or has open choices; when none of it is true it is freed. */
 #include "api/job.h"
 
+#include "api/idle.h"
 #include "api/stored_turns.h"
 #include "api/limits.h"
 #include "api/urgency.h"
@@ -47,6 +48,7 @@ static void destroy_events(struct hearth_event *event) {
 static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
     hearth_key_limits_end(job);
+    hearth_idle_follow(job);
     for (size_t i = 0; i < job->choice_count; i++) {
         struct hearth_choice *choice = &job->choices[i];
         HEARTH_ASSERT(choice->queue_head == NULL);
@@ -345,7 +347,8 @@ static void submit(struct hearth_job *job) {
             return;
         }
     }
-    for (size_t i = 0; i < job->rendered.prompt_count && job->resolved.stored == NULL; i++) {
+    const bool keeps = job->resolved.stored != NULL || hearth_idle_is_wanted(job);
+    for (size_t i = 0; i < job->rendered.prompt_count && !keeps; i++) {
         hearth_tokens_finish(&job->rendered.prompts[i].tokens); /* the service has its own */
     }
     hearth_api_reply_submitted(job);

@@ -1,6 +1,7 @@
 /* GET /metrics: the service's table of numbers, the backing tier's and the HTTP server's, as Prometheus text; some of
  * them once more under llama-server's names. Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text
  * format 0.0.4) */
+#include "api/idle.h"
 #include "api/quota.h"
 #include "api/slots.h"
 
@@ -231,6 +232,8 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
 #undef X
     ok = ok &&
          add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
+    ok = ok && add(text, "idle_running", "gauge", "Conversations that are being computed ahead",
+                   hearth_idle_running(api->idle));
     return ok && add_figures(text, api) && add_health(text) && add_backing(text, api) && add_groups(text, api, NULL) &&
            add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }

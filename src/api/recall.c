@@ -36,7 +36,7 @@ static json_t *described(const struct hearth_toolset *set, const char *name) {
     return hearth_api_tool_find(set->head, name);
 }
 
-/* The set behind the last reply that is known, and where that stands; NULL: none. Fills out->said. */
+/* The set behind the last reply that is known, and where that stands; NULL: none. Fills out->said and out->replied. */
 static struct hearth_toolset *find_set(const struct hearth_job *job, size_t count, size_t *at,
                                        struct hearth_api_resolved *out) {
     struct hearth_digest *chain = calloc(count + 1, sizeof *chain);
@@ -51,6 +51,7 @@ static struct hearth_toolset *find_set(const struct hearth_job *job, size_t coun
     out->said = chain[count];
     for (size_t i = count; set == NULL && i-- > 0;) {
         if (out->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            out->replied = hearth_digest_is_zero(out->replied) ? chain[i + 1] : out->replied;
             set = hearth_toolsets_get(job->api->toolsets, chain[i + 1]);
             *at = i;
         }

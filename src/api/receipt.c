@@ -1,4 +1,5 @@
 /* The receipt that hearth adds to a response, and log-probabilities. */
+#include "api/idle.h"
 #include "api/stored_turns.h"
 
 /* What is worth a word when it is so. */
@@ -6,11 +7,13 @@ static bool add_notes(const struct hearth_tally *tally, json_t *json) {
     const enum hearth_class priority = tally->job->parsed.generation.priority;
     const struct hearth_api_resolved *resolved = &tally->job->resolved;
     const size_t kept = resolved->tools == NULL ? json_array_size(resolved->request.tools) : 0;
+    const uint32_t idle = hearth_idle_computed(tally->job, &tally->receipt);
     return (kept == 0 || json_object_set_new(json, "tools_kept", json_integer((json_int_t)kept)) == 0) &&
            (priority == HEARTH_CLASS_INTERACTIVE ||
             json_object_set_new(json, "class", json_string(hearth_class_text(priority))) == 0) &&
            (tally->preemptions == 0 ||
             json_object_set_new(json, "preemptions", json_integer((json_int_t)tally->preemptions)) == 0) &&
+           (idle == 0 || json_object_set_new(json, "computed_idle", json_integer((json_int_t)idle)) == 0) &&
            (!tally->late || json_object_set_new(json, "deadline", json_true()) == 0);
 }
 

@@ -36,7 +36,9 @@ struct hearth_api_resolved {
     json_t *offered;                    /* those that the reply may call; NULL: all of request.tools */
     json_t *known;                      /* those that earlier replies may have called; NULL: request.tools */
     struct hearth_toolset *toolset;     /* what the prompt describes, and where; NULL: no tools */
+    size_t unknown_messages;            /* that stand at the end for what will come: the prompt ends before them */
     struct hearth_digest said;          /* the chain over the messages, for toolsets */
+    struct hearth_digest replied;       /* the same up to and with the last reply; zero: there is none */
     struct hearth_chat_format *format;  /* of a chat's replies; NULL: replies are text */
     size_t sampled_messages;            /* up to and with the last reply that stands as it was sampled; 0: none */
     struct hearth_api_stored *stored; /* the turns that it goes on from, and the turn that it becomes; NULL: neither */

@@ -350,6 +350,8 @@ static enum hearth_chat_reasoning_format reasoning_format(const char *name) {
 static void fill_chat(const struct hearth_options *options, const struct hearth_serve_disk *disk,
                       struct hearth_api_params *params) {
     params->keep_thinking = options->keep_thinking;
+    params->idle_tokens = (uint32_t)options->idle_compute;
+    params->idle_on_battery = options->idle_on_battery;
     params->allow_control_tokens = options->allow_control_tokens;
     params->strict_content = options->strict_content;
     params->strip_lines = options->strip_line.v;

@@ -37,6 +37,7 @@ struct hearth_report {
     uint32_t replies;        /* that its history has, whoever gave them */
     uint32_t sampled_tokens; /* in its beginning, of replies of this server */
     uint32_t known_tokens;   /* of its beginning, by the transcripts: computed before, or only counted */
+    uint32_t idle_tokens;    /* of those that were reused: computed ahead, in idle time */
     uint32_t generated_tokens, drafted_tokens, accepted_tokens, preemptions;
     uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
     const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */

@@ -46,7 +46,8 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
         if (!leader || hearth_step_lane(service->step, (int)i)->state != HEARTH_LANE_PREFILL) {
             continue;
         }
-        if (hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task)) {
+        if ((hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task)) ||
+            (hearth_task_is_idle(leader) && !hearth_task_is_idle(task))) {
             continue; /* no request waits for it */
         }
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, leader->lane);
@@ -197,11 +198,14 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     }
     receipt->behind = task->busy_then + (uint32_t)(service->firsts - task->firsts);
     service->firsts += !hearth_task_is_prefetch(task);
+    task->admitted = true;
+    if (hearth_task_is_idle(task)) {
+        return; /* what is computed of it is counted then */
+    }
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
     service->counters.prompt_reused_disk_tokens += receipt->reused_disk_tokens;
     service->counters.prompt_computed_tokens += receipt->computed_tokens;
-    task->admitted = true;
 }
 
 /* Pins what is stored of the prompt already. */
@@ -327,7 +331,7 @@ static void end_prefetch(struct hearth_service *service, struct hearth_task *tas
         event->receipt.matched_tokens = (uint32_t)reused;
     }
     event->finish = HEARTH_FINISH_LENGTH;
-    service->counters.requests_done++;
+    service->counters.requests_done += !hearth_task_is_idle(task);
     hearth_step_withdraw(service->step, task->id);
     hearth_task_end(service, task, event);
 }

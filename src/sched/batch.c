@@ -18,8 +18,12 @@ static double urgency(const struct hearth_step *step, const struct hearth_step_l
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
-/* Prefill tokens that prefetches may have in a batch. */
-static int32_t prefetch_room(const struct hearth_step *step) {
+/* Prefill tokens that prefetches may have in a batch; `idle`: those that are computed in idle time. */
+static int32_t prefetch_room(const struct hearth_step *step, bool idle) {
+    if (idle) {
+        const int32_t most = step->sizes.idle_tokens > 0 ? step->sizes.idle_tokens : INT32_MAX;
+        return hearth_step_others_run(step) ? 0 : most;
+    }
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_PREFETCH) {
             return step->sizes.prefetch_chunk_tokens;
@@ -48,7 +52,7 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     int32_t all = short_left(step, &prompts), chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->sizes.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++) {
-        if (hearth_step_is_long(&step->lanes[i])) {
+        if (hearth_step_is_long(&step->lanes[i]) && !(step->lanes[i].idle && hearth_step_others_run(step))) {
             most = step->sizes.alone_tokens;
         }
     }
@@ -79,7 +83,7 @@ static int32_t shortest_left(const struct hearth_step *step, bool prefetch) {
 
 int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
-    int32_t prefetch = prefetch_room(step);
+    int32_t prefetch = prefetch_room(step, false), idle = prefetch_room(step, true);
     int generating = 0, prompts;
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++) {
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
@@ -97,7 +101,7 @@ int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t
         for (uint32_t i = 0; i < step->params.lanes; i++) {
             const struct hearth_step_lane *lane = &step->lanes[i];
             if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
-                (lane->priority == HEARTH_CLASS_PREFETCH && prefetch <= 0)) {
+                (lane->priority == HEARTH_CLASS_PREFETCH && (lane->idle ? idle : prefetch) <= 0)) {
                 continue;
             }
             if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us)) {
@@ -123,8 +127,9 @@ int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t
             share = most;
         }
         if (best->priority == HEARTH_CLASS_PREFETCH) {
-            share = share < prefetch ? share : prefetch;
-            prefetch -= share;
+            int32_t *left_room = best->idle ? &idle : &prefetch;
+            share = share < *left_room ? share : *left_room;
+            *left_room -= share;
         }
         HEARTH_ASSERT(share > 0);
         shares[best - step->lanes] = share;

@@ -48,7 +48,7 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
     event->type = HEARTH_EVENT_DONE;
     event->finish = finish;
     hearth_event_fill(event, task);
-    service->counters.requests_done++;
+    service->counters.requests_done += !hearth_task_is_idle(task);
     hearth_lane_leave(service, task);
     hearth_task_end(service, task, event);
 }

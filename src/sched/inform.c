@@ -8,6 +8,14 @@
 #define DECODE_TPS 2.0  /* a reader sees the reply go on */
 #define PEEK_US 1000000 /* how long the estimate of a waiting prompt holds */
 
+/* Tokens that a lane has computed in idle time. */
+static void count_idle(struct hearth_service *service, int lane, int32_t tokens, double each_us) {
+    if (service->on_lane[lane] && hearth_task_is_idle(service->on_lane[lane])) {
+        service->counters.idle_tokens += (uint64_t)tokens;
+        service->counters.idle_us += (uint64_t)(tokens * each_us);
+    }
+}
+
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
                            int32_t prefill_tokens, int64_t us) {
     double decode_us, prefill_us;
@@ -17,6 +25,7 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
         bool prefills = hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
         if (shares[i] > 0) {
             hearth_step_charge(service->step, (int)i, shares[i] * (prefills ? prefill_us : decode_us));
+            count_idle(service, (int)i, shares[i], prefill_us);
         }
     }
 }
@@ -38,6 +47,7 @@ static void tell_speeds(struct hearth_service *service) {
                                             .alone_tokens = hearth_pace_alone(pace, chunk),
                                             .prefetch_chunk_tokens = hearth_pace_prefetch_beside(pace),
                                             .prefetch_alone_tokens = hearth_pace_prefetch_alone(pace, chunk),
+                                            .idle_tokens = hearth_pace_idle(pace, chunk),
                                             .bursts = tps <= 0,
                                             .prefill_us = hearth_pace_prefill_us(pace)};
     hearth_step_resize(service->step, &sizes);

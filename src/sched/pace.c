@@ -21,6 +21,7 @@
 #define PREFETCH_UNKNOWN 8
 #define PREFETCH_CHUNK_MAX 64
 #define PREFETCH_ALONE_US 200000.0
+#define IDLE_US 50000.0 /* a request that arrives waits for half of that, on average */
 #define PREFETCH_ALONE_MIN 32
 
 /* A batch that only prefills is halved when it takes longer than half a second, and doubled again when four of its kind
@@ -170,7 +171,16 @@ int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace) {
     return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, PREFETCH_CHUNK_MAX);
 }
 
-int32_t hearth_pace_prefetch_alone(const struct hearth_pace *pace, int32_t most) {
+/* As many as take that long, and at least as many as are computed at a fair speed. */
+static int32_t alone(const struct hearth_pace *pace, double us, int32_t most) {
     int32_t least = most < PREFETCH_ALONE_MIN ? most : PREFETCH_ALONE_MIN;
-    return pace->prefill_us > 0 ? between(PREFETCH_ALONE_US / pace->prefill_us, least, most) : most;
+    return pace->prefill_us > 0 ? between(us / pace->prefill_us, least, most) : most;
+}
+
+int32_t hearth_pace_prefetch_alone(const struct hearth_pace *pace, int32_t most) {
+    return alone(pace, PREFETCH_ALONE_US, most);
+}
+
+int32_t hearth_pace_idle(const struct hearth_pace *pace, int32_t most) {
+    return alone(pace, IDLE_US, most);
 }

@@ -53,5 +53,7 @@ static inline double hearth_pace_prefill_us(const struct hearth_pace *pace) {
 /* Most tokens of prefetches in a batch: while lanes of others are busy, and while none is. */
 int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace);
 int32_t hearth_pace_prefetch_alone(const struct hearth_pace *pace, int32_t most);
+/* Likewise, of what no client has asked for. */
+int32_t hearth_pace_idle(const struct hearth_pace *pace, int32_t most);
 
 #endif

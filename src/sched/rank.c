@@ -6,7 +6,9 @@
  * before its tenant last got a lane; requests of one tenant keep their order of arrival. Leads change, so tags are
  * computed when a lane is free. A much shorter prompt passes the first one while that has not waited for long. A held
  * request is passed over until something changes. A prefetch (class warm) is admitted when no other request is queued,
- * and gets a few tokens of a batch behind all others while any lane of theirs is busy. */
+ * and gets a few tokens of a batch behind all others while any lane of theirs is busy. One of idle time is admitted,
+ * and computed, when no other request has a lane; of several, the newest comes first: its conversation is the likeliest
+ * to come back. */
 #include "sched/step_private.h"
 
 #include <stdlib.h>
@@ -30,7 +32,8 @@ int64_t hearth_rank_lane_us(const struct hearth_step *step, const struct hearth_
 
 struct hearth_start_tag hearth_rank_tag(const struct hearth_step *step, const struct hearth_step_waiter *waiter) {
     if (waiter->request.priority == HEARTH_CLASS_PREFETCH) {
-        return (struct hearth_start_tag){INT64_MAX, waiter->request.arrived_us};
+        const int64_t came = waiter->request.arrived_us; /* idle ones behind the others, the newest first */
+        return (struct hearth_start_tag){INT64_MAX, waiter->request.idle ? INT64_MAX - came : came};
     }
     struct hearth_start_tag tag = {.came_us = came_us(waiter->request.priority, waiter->request.arrived_us)};
     int64_t oldest_us = step->accounts.v[waiter->account].last_run_us - HEARTH_BACKLOG_US;
@@ -84,11 +87,13 @@ void hearth_rank_scan(const struct hearth_step *step, bool free, int64_t now_us,
     struct hearth_start_tag tags[HEARTH_CLASS_PREFETCH + 1] = {{0}}, last[HEARTH_CLASS_PREFETCH];
     find_cutoffs(step, now_us, last);
     *w = (struct hearth_ranking){.others = false};
+    const bool others_run = hearth_step_others_run(step);
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_waiter *waiter = &step->queue[i];
         bool prefetch = waiter->request.priority == HEARTH_CLASS_PREFETCH;
         w->others = w->others || !prefetch;
-        if (held(step, waiter) || (!free && now_us < waiter->preempt_backoff_until_us)) {
+        if (held(step, waiter) || (waiter->request.idle && others_run) ||
+            (!free && now_us < waiter->preempt_backoff_until_us)) {
             continue;
         }
         struct hearth_start_tag tag = hearth_rank_tag(step, waiter);

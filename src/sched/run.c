@@ -42,8 +42,10 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     for (uint32_t i = 0; i < service->lanes; i++) {
         task->busy_then += service->on_lane[i] && !hearth_task_is_prefetch(service->on_lane[i]);
     }
-    service->counters.requests++;
-    service->counters.prompt_tokens += task->prompt_tokens;
+    if (!hearth_task_is_idle(task)) {
+        service->counters.requests++;
+        service->counters.prompt_tokens += task->prompt_tokens;
+    }
     if (task->deadline_us > 0 && task->deadline_us < service->deadline_us) {
         service->deadline_us = task->deadline_us;
     }
@@ -120,6 +122,8 @@ static bool begins_burst(const struct hearth_service *service) {
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
         if (lane->state == HEARTH_LANE_IDLE) {
             free = true;
+        } else if (lane->idle) {
+            continue;
         } else if (!hearth_step_is_short(lane)) {
             return false;
         }

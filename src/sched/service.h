@@ -93,7 +93,10 @@ struct hearth_thinking {
  * preempted as soon as another one needs its lane or its cells (what it has computed stays), and computes in small
  * pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
- * is. When it has ended, a request that begins with its prompt goes on from there. A drain cancels it at once. */
+ * is. When it has ended, a request that begins with its prompt goes on from there. A drain cancels it at once.
+ *
+ * One that is `idle` is asked for by no client: it computes only while no other request waits or has a lane, prefetches
+ * of clients included, gives way to all of them, and counts in idle_tokens instead of in the numbers of requests. */
 /*    name         text           patience, seconds */
 #define HEARTH_CLASS_TABLE(X)                                                \
     X(INTERACTIVE, "interactive", 0) /* a person or an agent waits for it */ \
@@ -125,6 +128,7 @@ struct hearth_request {
     struct hearth_tenant tenant;
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
+    bool idle;           /* a prefetch that is computed in idle time only */
     bool joins;          /* another choice of a request that has been taken: it waits however many do */
     bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A prefetch needs
                             none: what it came with is given back when it is taken */
@@ -281,6 +285,8 @@ struct hearth_waiting_info {
     X(requests_cancelled, counter, "Requests whose client went away")                   \
     X(prompt_tokens, counter, "Prompt tokens received")                                 \
     X(prompt_computed_tokens, counter, "Prompt tokens computed")                        \
+    X(idle_tokens, counter, "Prompt tokens computed ahead in idle time")                \
+    X(idle_us, counter, "Microseconds spent computing them")                            \
     X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")   \
     X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")             \
     X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")           \

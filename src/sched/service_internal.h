@@ -166,6 +166,11 @@ static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {
     return task->request.priority == HEARTH_CLASS_PREFETCH;
 }
 
+/* A prefetch that is computed in idle time. */
+static inline bool hearth_task_is_idle(const struct hearth_task *task) {
+    return task->request.idle;
+}
+
 /* How many of the lives may hold something: those of the lanes, and the parked one while it does. No request runs on
  * the parked sequence: it holds the state of a preempted request, which comes back to a lane with that request. */
 static inline uint32_t hearth_service_lives(const struct hearth_service *service) {

@@ -257,8 +257,8 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     bool prefetch = hearth_task_is_prefetch(task);
     pthread_mutex_lock(&service->mutex);
     bool has_slot = request->joins || (!prefetch && request->reserved);
-    bool full =
-        !has_slot && (prefetch ? prefetches_full(service) : hearth_service_full_locked(service, &request->tenant));
+    bool full = !has_slot && !request->idle &&
+                (prefetch ? prefetches_full(service) : hearth_service_full_locked(service, &request->tenant));
     if (service->draining || full) {
         bool draining = service->draining;
         uint32_t waiting = prefetch ? service->prefetches : service->admission.taken;
@@ -271,7 +271,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         return hearth_fail(msg, HEARTH_ERR_OVERLOADED, "%u requests wait already", waiting);
     }
     int64_t id = task->id = service->next_id++;
-    service->prefetches += prefetch;
+    service->prefetches += prefetch && !request->idle;
     service->announced -= request->reserved;
     task->in_admission = !prefetch;
     if (!prefetch && !request->reserved) {

@@ -229,6 +229,7 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t
     *lane = (struct hearth_step_lane){.state = HEARTH_LANE_PREFILL,
                                       .id = id,
                                       .priority = waiter->request.priority,
+                                      .idle = waiter->request.idle,
                                       .account = waiter->account,
                                       .arrived_us = waiter->request.arrived_us,
                                       .assigned_us = now_us,

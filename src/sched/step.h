@@ -82,6 +82,7 @@ struct hearth_step_lane {
     int32_t marks[HEARTH_MARKS_MAX]; /* ascending positions where a share has to end */
     int mark_count;
     int32_t due;          /* while it decodes: tokens it computes in the next batch */
+    bool idle;            /* computes only while no lane of another request is busy */
     bool not_preemptible; /* its state could not be kept: no victim, unless it is a prefetch */
     bool capture;         /* state waits to be captured */
     int64_t capture_since_us;
@@ -96,6 +97,7 @@ struct hearth_step_request {
     int32_t tokens;
     uint32_t lost;  /* how often it lost much state while it was preempted */
     bool preempted; /* it has had a lane */
+    bool idle;      /* a prefetch that runs only while no other request does */
 };
 
 /* What does not change. */
@@ -112,6 +114,7 @@ struct hearth_step_sizes {
     int32_t alone_tokens;          /* and while none does, and a long prefill runs; 0: no fewer */
     int32_t prefetch_chunk_tokens; /* of these, most for prefetches while lanes of other requests are busy */
     int32_t prefetch_alone_tokens; /* and while none is: a request that arrives waits for the batch; 0: no limit */
+    int32_t idle_tokens;           /* likewise, of those that run in idle time */
     bool bursts;                   /* short prompts that outnumber the generating lanes are computed in one batch */
     double prefill_us;             /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
 };

@@ -36,6 +36,16 @@ struct hearth_step {
     bool captured_last;   /* the last action was a capture slice: compute before the next */
 };
 
+/* Whether a lane is busy with more than what is computed in idle time. */
+static inline bool hearth_step_others_run(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && !step->lanes[i].idle) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- rank.c ---- */
 
 /* Where a queued request stands in the order of admission; prefetches stand behind all others. */

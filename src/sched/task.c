@@ -78,7 +78,8 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
                                                 .queued_us = task->queued_us,
                                                 .tokens = (int32_t)task->tokens.n,
                                                 .lost = task->lost,
-                                                .preempted = task->preemptions > 0};
+                                                .preempted = task->preemptions > 0,
+                                                .idle = task->request.idle};
     return hearth_step_submit(service->step, &request);
 }
 
@@ -92,7 +93,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     *link = task->next;
     hearth_parked_ended(service, task);
     service->ended += task->admitted;
-    bool prefetch = hearth_task_is_prefetch(task), in_admission = task->in_admission;
+    bool prefetch = hearth_task_is_prefetch(task), idle = hearth_task_is_idle(task), in_admission = task->in_admission;
     uint64_t tenant = task->request.tenant.id;
     double lane_us = prefetch ? 0 : (double)(task->prefill_us + task->decode_us);
     hearth_ended_note(service, task);
@@ -100,7 +101,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;
-    service->prefetches -= prefetch;
+    service->prefetches -= prefetch && !idle;
     if (in_admission) {
         hearth_admission_leave(&service->admission, tenant);
     }
@@ -133,9 +134,9 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
         hearth_step_withdraw(service->step, task->id);
     }
     if (err == HEARTH_ERR_CANCELLED) {
-        service->counters.requests_cancelled++;
+        service->counters.requests_cancelled += !hearth_task_is_idle(task);
     } else {
-        service->counters.requests_failed++;
+        service->counters.requests_failed += !hearth_task_is_idle(task);
     }
     struct hearth_event *event = task->failure;
     task->failure = NULL;

@@ -4,7 +4,7 @@
  * these reasons that some lane offers (HEARTH_STEP_TABLE holds the figures):
  *
  *     reason       the victim                                                                  its place in the queue
- *     prefetch     is a prefetch                                                               keeps it
+ *     prefetch     is a prefetch; of idle time: also for a prefetch that is not                keeps it
  *     class        is of a worse class than the waiting request                                keeps it
  *     shorter      has much more left of its prompt than the waiting one, of its class, needs  keeps it
  *     share        its tenant had far more than its share, the waiting one's tenant did not    arrives anew
@@ -41,15 +41,16 @@
 
 #include "base/assert.h"
 
-/* The prefetch that began last, or -1. */
-static int prefetch_lane(const struct hearth_step *step) {
+/* The prefetch that began last, of those in idle time if there is one, or -1; `idle`: none but these. */
+static int prefetch_lane(const struct hearth_step *step, bool idle) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_PREFETCH) {
+        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_PREFETCH || (idle && !lane->idle)) {
             continue;
         }
-        if (best < 0 || lane->id > step->lanes[best].id) {
+        const struct hearth_step_lane *other = best >= 0 ? &step->lanes[best] : lane;
+        if (best < 0 || (lane->idle == other->idle ? lane->id > other->id : lane->idle)) {
             best = (int)i;
         }
     }
@@ -146,8 +147,10 @@ bool hearth_victim_choose(struct hearth_step *step, const struct hearth_ranking 
                                                  w->best[HEARTH_CLASS_SIDE], w->best[HEARTH_CLASS_BACKGROUND],
                                                  w->least_work};
     enum preempt_reason reason = PREEMPT_NOT;
-    action->lane = w->first ? prefetch_lane(step) : -1;
-    action->id = w->first ? w->first->request.id : 0;
+    const struct hearth_step_waiter *asks = w->first ? w->first : w->best[HEARTH_CLASS_PREFETCH];
+    const bool may = asks && (w->first || (!w->others && !asks->request.idle));
+    action->lane = may ? prefetch_lane(step, asks != w->first) : -1;
+    action->id = may ? asks->request.id : 0;
     for (size_t i = 0; i < sizeof asking / sizeof *asking && action->lane < 0; i++) {
         if (asking[i]) {
             action->lane = victim_for(step, asking[i], now_us, &reason);
@@ -170,8 +173,9 @@ int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t n
     }
     HEARTH_ASSERT(waiter < step->queue + step->queued);
     enum preempt_reason reason = PREEMPT_NOT;
-    int lane = waiter->request.priority == HEARTH_CLASS_PREFETCH ? -1 : prefetch_lane(step);
-    if (lane < 0 && waiter->request.priority != HEARTH_CLASS_PREFETCH) {
+    const bool prefetch = waiter->request.priority == HEARTH_CLASS_PREFETCH;
+    int lane = waiter->request.idle ? -1 : prefetch_lane(step, prefetch);
+    if (lane < 0 && !prefetch) {
         lane = victim_for(step, waiter, now_us, &reason);
     }
     *loses_place = arrives_anew(reason);

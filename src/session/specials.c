@@ -321,6 +321,17 @@ size_t hearth_specials_next(struct hearth_specials *specials, const char *text, 
     return at < len ? at : len;
 }
 
+size_t hearth_specials_last(struct hearth_specials *specials, const char *text, size_t len, size_t end) {
+    size_t at = end < len ? end : len;
+    while (at > 0) {
+        at--;
+        if (specials->lines ? line_at(text, len, at) : control_at(specials, text, len, at)) {
+            break;
+        }
+    }
+    return at;
+}
+
 bool hearth_specials_ends(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
     return at == len || control_at(specials, text, len, at) ||
            (specials->turn_end_len > 0 && len - at >= specials->turn_end_len &&

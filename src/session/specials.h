@@ -33,6 +33,8 @@ void hearth_specials_destroy(struct hearth_specials *specials);
 /* The end of a piece that begins at `from` - 1: the first place from there on that the text may be cut at (pieces of
  * lines are not shorter than they need to be); `len` when there is none. */
 size_t hearth_specials_next(struct hearth_specials *specials, const char *text, size_t len, size_t from);
+/* The last place before `end` that the text may be cut at, between any lines if it is cut between lines; 0: none. */
+size_t hearth_specials_last(struct hearth_specials *specials, const char *text, size_t len, size_t end);
 
 /* True when a reply may end at `at`: a control token or the turn's end follows, or nothing. */
 bool hearth_specials_ends(struct hearth_specials *specials, const char *text, size_t len, size_t at);

@@ -386,6 +386,10 @@ static int start_behind(struct prompt_walk *walk) {
     return node != NULL && take_path(walk, node) ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
+size_t hearth_transcripts_cut(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t end) {
+    return hearth_specials_last(transcripts->specials, text, len, end);
+}
+
 const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts) {
     return transcripts->specials;
 }

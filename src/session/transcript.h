@@ -151,6 +151,9 @@ struct hearth_transcript_result {
  * reply that the prompt begins with is gone (restore and try again). */
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result);
+/* Where the beginning of a prompt's text ends that is tokenised alike whatever comes in the place of text[end] and
+ * behind it: the last place before that at which the text may be cut. 0: there is none. */
+size_t hearth_transcripts_cut(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t end);
 /* The control tokens of the vocabulary. Borrowed, as long as the transcripts. */
 const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts);
 void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place);

@@ -8,10 +8,12 @@
  *     at 100 B 300 gen 2 mark 120     with a mark at position 120
  *     at 900 cancel A
  *     at 950 C 700 gen 0 warm         requests of other classes: side, background, warm
+ *     at 950 E 700 gen 0 idle         a warm one that is computed in idle time
  *     at 960 D 500 gen 9 tenant 7 weight 3   on somebody's account
  *     needs                           the step is told how many tokens those who wait have to compute
  *     brief                           batches that only decode are not written down
  *     beside 32 alone 256             fewer prefill tokens in a batch
+ *     idle 128                        tokens in a batch of idle time
  *     bursts                          short prompts that outnumber the generating lanes are computed in one batch
  *     stays A                         A's state cannot be kept: it is not set aside
  *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
@@ -30,7 +32,7 @@
 struct event {
     int64_t at_us;
     char name;
-    bool cancel;
+    bool cancel, idle;
     enum hearth_class priority;
     struct hearth_tenant tenant;
     int32_t tokens, generate, mark;
@@ -74,6 +76,7 @@ static bool read_setting(struct world *world, const char *line) {
     world->brief = world->brief || brief;
     world->sizes.bursts = world->sizes.bursts || bursts;
     return needs || brief || bursts || sscanf(line, "cells %d", &world->cells) == 1 ||
+           sscanf(line, "idle %d", &world->sizes.idle_tokens) == 1 ||
            sscanf(line, "beside %d alone %d", &world->sizes.beside_tokens, &world->sizes.alone_tokens) == 2;
 }
 
@@ -116,10 +119,11 @@ static bool read_script(struct world *world, FILE *file) {
                           &event.mark) < 4) {
             return false;
         }
-        event.priority = strstr(line, " warm")         ? HEARTH_CLASS_PREFETCH
-                         : strstr(line, " background") ? HEARTH_CLASS_BACKGROUND
-                         : strstr(line, " side")       ? HEARTH_CLASS_SIDE
-                                                       : HEARTH_CLASS_INTERACTIVE;
+        event.idle = strstr(line, " idle") != NULL;
+        event.priority = strstr(line, " warm") || event.idle ? HEARTH_CLASS_PREFETCH
+                         : strstr(line, " background")       ? HEARTH_CLASS_BACKGROUND
+                         : strstr(line, " side")             ? HEARTH_CLASS_SIDE
+                                                             : HEARTH_CLASS_INTERACTIVE;
         const char *tenant = strstr(line, "tenant ");
         unsigned long long tenant_id = 0;
         if (tenant && sscanf(tenant, "tenant %llu weight %lf", &tenant_id, &event.tenant.weight) < 1) {
@@ -150,7 +154,8 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .arrived_us = arrived_us,
                                                 .queued_us = queued_us,
                                                 .tokens = event->tokens,
-                                                .preempted = world->preempted[name]};
+                                                .preempted = world->preempted[name],
+                                                .idle = event->idle};
     HEARTH_ASSERT(hearth_step_submit(world->step, &request));
     if (world->needs) {
         hearth_step_need(world->step, name, event->tokens - world->computed[name]);

@@ -93,6 +93,7 @@ static void launch(struct hearth_service *service, struct flight *flight, bool m
                                      .pins = &pin,
                                      .pin_count = rnd(3) == 0,
                                      .priority = flight->priority,
+                                     .idle = flight->priority == HEARTH_CLASS_PREFETCH && rnd(2),
                                      .tenant = {.id = rnd(3), .weight = rnd(4)},
                                      .progress = flight->progress,
                                      .deadline_us = flight->deadline_us,

@@ -119,10 +119,12 @@ static void warm_requests_get_little(void **state) {
     hearth_pace_learn(&pace, 0, 512, 512000);
     assert_int_equal(hearth_pace_prefetch_beside(&pace), 4); /* a fifth of a batch */
     assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 200);
+    assert_int_equal(hearth_pace_idle(&pace, 512), 50);
     learn_many(&pace, 0, 512, 51200000);
     assert_int_equal(hearth_pace_prefetch_beside(&pace), 1);
     assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 32);
     assert_int_equal(hearth_pace_prefetch_alone(&pace, 16), 16);
+    assert_int_equal(hearth_pace_idle(&pace, 512), 32);
 }
 
 int main(void) {

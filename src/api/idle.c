@@ -1,0 +1,253 @@
+/* See idle.h.
+ *
+ * Some templates print a reply otherwise once another message follows it: the thinking is gone, calls are printed anew.
+ * Everything from there on has to be computed again, when the client waits for it. But what the template will print is
+ * known as soon as the reply is there, up to the text of the message that comes next.
+ *
+ *     loop: a job is over ---> worker: the next prompt, with a ---> loop: submit ---> service: a prefetch in idle time
+ *                              message that stands for what comes                     loop: freed when that has ended
+ *
+ * The message stands for a tool's result where the reply calls, else for one of the user, and the prompt is cut in
+ * front of its text. What of it the conversation's own state has at its end is there already; where that is nearly all
+ * of it, the template has rewritten nothing. Conversations whose exact tokens are stored are printed by no template,
+ * and need none of this.
+ *
+ * A turn has a budget of tokens. On battery power nothing is computed ahead, unless that is wanted; a worker asks.
+ * Failures of all kinds only mean that the next turn costs what it would have cost anyway.
+ *
+ * Invariant: `running` counts the jobs of this file that are not freed; there are at most RUNNING_MAX. */
+#include "api/idle.h"
+
+#include "api/stored_turns.h"
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/power.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUNNING_MAX 32  /* conversations at a time; those that have ended last are the likeliest to come back */
+#define LEAST_TOKENS 32 /* fewer are computed as soon as they are asked for */
+
+struct idle_job {
+    struct hearth_job job;       /* first, so that it converts */
+    struct hearth_tokens before; /* what the conversation's state had at the end of the reply */
+    size_t from;                 /* how many of these the next prompt begins with */
+};
+
+static const struct hearth_route route = {.method = "", .path = "", .flags = HEARTH_ROUTE_COUNT};
+
+bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out) {
+    *out = NULL;
+    if (tokens == 0 || api->keep_thinking || !api->template_probe.rewrites) {
+        return true;
+    }
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return false;
+    }
+    **out = (struct hearth_idle){.api = api, .tokens = tokens, .on_battery = on_battery};
+    return true;
+}
+
+void hearth_idle_destroy(struct hearth_idle *idle) {
+    free(idle);
+}
+
+/* ---- which jobs ---- */
+
+bool hearth_idle_is_wanted(const struct hearth_job *job) {
+    const struct hearth_api_stored *stored = job->resolved.stored;
+    const struct hearth_generation *generation = &job->parsed.generation;
+    const bool exact = stored != NULL && (stored->session != NULL || stored->line.count > 0);
+    return job->api->idle != NULL && job->resolved.format != NULL && !exact && generation->n == 1 &&
+           generation->cache && generation->max_tokens != 0 && !job->resolved.request.no_generation_prompt;
+}
+
+static bool has_reply(const struct hearth_job *job) {
+    const struct hearth_history *sent = &job->parsed.history, *whole = &job->resolved.history;
+    return hearth_idle_is_wanted(job) && !job->failed && !job->cancelled && job->choice_count == 1 &&
+           job->choices[0].message != NULL && job->choices[0].prompt->tokens.n > 0 && whole->count >= sent->count &&
+           (job->answered == 200 || job->detached);
+}
+
+/* ---- the next prompt ---- */
+
+/* Stands for what comes next. NULL: out of memory. */
+static struct hearth_message *make_unknown(const struct hearth_message *reply) {
+    const bool calls = reply->call_count > 0;
+    struct hearth_message *message = hearth_message_create(calls ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER);
+    if (message == NULL) {
+        return NULL;
+    }
+    const char *id = calls ? reply->calls[0].id : NULL, *name = calls ? reply->calls[0].name : NULL;
+    message->content = strdup("x");
+    message->content_len = 1;
+    message->tool_call_id = id != NULL ? strdup(id) : NULL;
+    message->name = name != NULL ? strdup(name) : NULL;
+    if (message->content == NULL || (message->tool_call_id == NULL) != (id == NULL) ||
+        (message->name == NULL) != (name == NULL) || !hearth_message_seal(message)) {
+        hearth_message_unref(message);
+        return NULL;
+    }
+    return message;
+}
+
+/* The conversation as its next request will send it. */
+static bool follow_history(const struct hearth_job *over, struct hearth_history *out) {
+    const struct hearth_history *sent = &over->parsed.history;
+    const size_t lead = over->resolved.history.count - sent->count; /* instructions, which are not in what was sent */
+    const size_t count = sent->count - (over->resolved.request.continues ? 1 : 0);
+    struct hearth_message *reply = over->choices[0].message;
+    reply = over->resolved.request.continues ? hearth_history_join(sent->messages[count], reply)
+                                             : hearth_message_ref(reply);
+    struct hearth_message *unknown = reply != NULL ? make_unknown(reply) : NULL;
+    const bool ok = unknown != NULL && hearth_history_append(out, &over->resolved.history, 0, lead) &&
+                    hearth_history_append(out, sent, 0, count);
+    if (!ok) {
+        hearth_message_unref(reply);
+        hearth_message_unref(unknown);
+        return false;
+    }
+    const bool added = hearth_history_add(out, reply);
+    return hearth_history_add(out, unknown) && added;
+}
+
+static int is_wanted(void *user) {
+    const struct hearth_job *job = user;
+    return atomic_load(&job->api->drained) ? HEARTH_ERR_CANCELLED : HEARTH_OK;
+}
+
+/* Resolves and renders; the prompt is cut to what the turn may cost. */
+static bool make_prompt(struct idle_job *idle) {
+    struct hearth_job *job = &idle->job;
+    struct hearth_api_error *error = &job->error;
+    if (!hearth_api_chat_begin(job, &job->resolved, error) || !hearth_api_chat_end(job, &job->resolved, error) ||
+        !hearth_history_resolve(job, &job->resolved, error) || !hearth_api_prompts_alloc(1, &job->rendered, error) ||
+        !hearth_history_prompt(job, &job->rendered, error)) {
+        return false;
+    }
+    struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
+    const size_t most = job->api->idle->tokens;
+    idle->from = hearth_tokens_common(idle->before.v, idle->before.n, prompt->tokens.v, prompt->tokens.n);
+    if (prompt->tokens.n < idle->from + LEAST_TOKENS) {
+        return false;
+    }
+    if (prompt->tokens.n > idle->from + most) {
+        prompt->tokens.n = idle->from + most;
+    }
+    while (prompt->mark_count > 0 && (size_t)prompt->marks[prompt->mark_count - 1] >= prompt->tokens.n) {
+        prompt->mark_count--;
+    }
+    return true;
+}
+
+/* On a worker. */
+static void prepare(struct hearth_job *job) {
+    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->prepare_timeout_us};
+    struct idle_job *idle = (struct idle_job *)job;
+    hearth_memory_begin();
+    job->prepare_start_us = hearth_clock_us();
+    job->failed =
+        !hearth_memory_refill() || (!job->api->idle->on_battery && hearth_power_on_battery(HEARTH_POWER_DIRECTORY));
+    if (!job->failed) {
+        hearth_cancel_enter(&cancel);
+        job->failed = !make_prompt(idle);
+        hearth_cancel_leave();
+    }
+    job->failed = job->failed || hearth_memory_refused();
+    hearth_http_post(job->api->http, &job->work);
+}
+
+/* ---- its life ---- */
+
+static void destroy(struct idle_job *idle) {
+    struct hearth_api *api = idle->job.api;
+    hearth_api_road_finish(&idle->job);
+    hearth_tokens_finish(&idle->before);
+    free(idle);
+    api->idle->running--;
+    atomic_fetch_sub(&api->jobs, 1);
+}
+
+static void ended(struct hearth_http_work *work) {
+    destroy((struct idle_job *)work);
+}
+
+/* On the service's thread. */
+static void deliver(void *user, struct hearth_event *event) {
+    struct hearth_job *job = user;
+    const bool last = event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED;
+    hearth_event_destroy(event);
+    if (last) {
+        hearth_http_post(job->api->http, &job->work);
+    }
+}
+
+static void prepared(struct hearth_http_work *work) {
+    struct idle_job *idle = (struct idle_job *)work;
+    struct hearth_job *job = &idle->job;
+    struct hearth_errmsg msg = {{0}};
+    if (job->failed) {
+        destroy(idle);
+        return;
+    }
+    const struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
+    const struct hearth_request request = {.tenant = job->caller.tenant,
+                                           .priority = HEARTH_CLASS_PREFETCH,
+                                           .idle = true,
+                                           .prompt = prompt->tokens.v,
+                                           .prompt_tokens = prompt->tokens.n,
+                                           .marks = prompt->marks,
+                                           .mark_count = prompt->mark_count,
+                                           .head_tokens = prompt->head_tokens,
+                                           .sampling = job->api->sampling,
+                                           .salt = job->parsed.generation.salt,
+                                           .deliver = deliver,
+                                           .user = job};
+    job->work.run = ended;
+    if (hearth_service_submit(job->api->service, &request, &msg) > 0) {
+        hearth_idle_note(job->api->idle, job->resolved.replied, idle->from, prompt->tokens.n);
+        return;
+    }
+    hearth_log(HEARTH_LOG_DEBUG, "idle: not computed ahead: %s", msg.text);
+    destroy(idle);
+}
+
+void hearth_idle_follow(struct hearth_job *over) {
+    struct hearth_api *api = over->api;
+    if (!has_reply(over) || api->idle->running >= RUNNING_MAX || atomic_load(&api->drained)) {
+        return;
+    }
+    const struct hearth_choice *choice = &over->choices[0];
+    struct idle_job *idle = calloc(1, sizeof *idle);
+    if (idle == NULL || !hearth_tokens_append(&idle->before, choice->prompt->tokens.v, choice->prompt->tokens.n) ||
+        !hearth_tokens_append(&idle->before, choice->sampled.v, choice->sampled.n) ||
+        !follow_history(over, &idle->job.resolved.history)) {
+        if (idle != NULL) {
+            hearth_history_finish(&idle->job.resolved.history);
+            hearth_tokens_finish(&idle->before);
+        }
+        free(idle);
+        return;
+    }
+    struct hearth_job *job = &idle->job;
+    job->api = api;
+    job->route = &route;
+    job->caller = over->caller;
+    job->caller.quota = NULL;
+    job->owner = over->owner;
+    job->parsed = over->parsed;
+    over->parsed = (struct hearth_api_parsed){0};
+    job->parsed.generation.breakpoint_count = 0; /* they are counted from the end */
+    job->parsed.chat.request.no_generation_prompt = false;
+    job->resolved.unknown_messages = 1;
+    job->is_long = true;
+    job->work.run = prepared;
+    job->pool_run = prepare;
+    api->idle->running++;
+    atomic_fetch_add(&api->jobs, 1);
+    hearth_api_pool_push(api->pool, job);
+}

@@ -1,0 +1,46 @@
+/* Idle time: what a conversation will be asked next is computed before it is asked. */
+#ifndef HEARTH_API_IDLE_H
+#define HEARTH_API_IDLE_H
+
+#include "api/job.h"
+
+#define HEARTH_IDLE_REMEMBERED_MAX 64
+
+/* Tokens [from, to) of the prompt that goes on from a reply. */
+struct hearth_idle_range {
+    struct hearth_digest replied; /* the chain up to and with that reply */
+    size_t from, to;
+};
+
+struct hearth_idle {
+    struct hearth_api *api;
+    size_t tokens; /* most of a turn */
+    bool on_battery;
+    size_t running;                                              /* conversations that are computed ahead now */
+    struct hearth_idle_range ranges[HEARTH_IDLE_REMEMBERED_MAX]; /* a ring */
+    size_t next_range;
+};
+
+/* ---- idle.c ---- */
+
+/* After the chat's template was tried out. *out NULL: nothing is computed in idle time, because the template rewrites
+ * no history, or `tokens` is 0. False: out of memory. */
+bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out);
+/* Once no job is left. NULL is allowed. */
+void hearth_idle_destroy(struct hearth_idle *idle);
+
+/* Loop: whether the tokens of a job's prompt are to be kept until the job is over. */
+bool hearth_idle_is_wanted(const struct hearth_job *job);
+/* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
+ * is taken over (job->parsed is empty then), and the next prompt computed as far as it is known. */
+void hearth_idle_follow(struct hearth_job *job);
+
+/* ---- idle_ranges.c: what was computed ahead ---- */
+
+void hearth_idle_note(struct hearth_idle *idle, struct hearth_digest replied, size_t from, size_t to);
+/* Loop: how many of the prompt tokens that a job has reused were computed in idle time. */
+uint32_t hearth_idle_computed(const struct hearth_job *job, const struct hearth_receipt *receipt);
+/* How many conversations are computed ahead, or are about to be. NULL is allowed. */
+size_t hearth_idle_running(const struct hearth_idle *idle);
+
+#endif
