@@ -26,14 +26,15 @@ llama=$(scripts/deps.sh llama)
 common=$(scripts/deps.sh common)
 templates=$(scripts/deps.sh templates)
 llhttp=$(scripts/deps.sh llhttp)
+hiredis=$(scripts/deps.sh hiredis)
 
 # Configured for another llama.cpp (an upgrade, HEARTH_CUDA): start over.
-want="$llama $common $templates $llhttp $options"
+want="$llama $common $templates $llhttp $hiredis $options"
 if [ ! -e "$dir/build.ninja" ] || [ "$(cat "$dir/.configured" 2>/dev/null)" != "$want" ]; then
     say "configuring hearth in $dir"
     rm -rf "$dir"
     log=$HEARTH_CACHE/meson-setup.log
-    meson setup "$dir" -Dllama="$llama" -Dllama_common="$common" -Dtemplates="$templates" -Dllhttp="$llhttp" \
+    meson setup "$dir" -Dllama="$llama" -Dllama_common="$common" -Dtemplates="$templates" -Dllhttp="$llhttp" -Dhiredis="$hiredis" \
         $options >"$log" 2>&1 || {
         tail -n 30 "$log" >&2
         die "configuring failed (log: $log)"

@@ -3,6 +3,7 @@
 #
 #   scripts/deps.sh llama     libllama + libllama-common; prints the prefix on stdout
 #   scripts/deps.sh llhttp    the source of llhttp, the HTTP parser, which meson compiles; prints its directory
+#   scripts/deps.sh hiredis   the source of hiredis, the client of Redis and Valkey; likewise
 #   scripts/deps.sh common    prints where the headers of llama.cpp's `common` are
 #   scripts/deps.sh peer      llama-server from the same source and flags; prints its path
 #   scripts/deps.sh archs     test-llama-archs from the same source; prints its path
@@ -20,6 +21,7 @@ set -eu
 
 VERSION=0.3.36
 LLHTTP_VERSION=0.9.0 # of httptools, which holds llhttp 9.4.3
+HIREDIS_VERSION=3.5.0 # of its Python package, which holds hiredis 1.5.0
 SUITE_VERSION=4.26.0 # of jsonschema, which holds the suite
 PATCHES=$(dirname "$0")/../patches/llama.cpp
 CACHE=$HEARTH_CACHE
@@ -87,20 +89,20 @@ patch_source() {
     touch "$patched/.complete"
 }
 
-# llhttp's C is generated from TypeScript; the source package of httptools holds it as it was released.
-fetch_llhttp() {
-    llhttp=$CACHE/src/llhttp-$LLHTTP_VERSION
-    [ -e "$llhttp/.complete" ] && return 0
-    say "fetching llhttp (the source inside httptools $LLHTTP_VERSION)"
+# fetch_vendored LIBRARY PACKAGE VERSION: the source of a C library inside a Python package; sets `vendored`.
+fetch_vendored() {
+    vendored=$CACHE/src/$1-$3
+    [ -e "$vendored/.complete" ] && return 0
+    say "fetching $1 (the source inside $2 $3)"
     mkdir -p "$CACHE/src"
     tmp=$(mktemp -d "$CACHE/src/fetch.XXXXXX")
-    pip_cmd download --quiet --progress-bar off --no-deps --no-binary httptools -d "$tmp" \
-        "httptools==$LLHTTP_VERSION" >&2 || die "could not download httptools $LLHTTP_VERSION with pip"
-    tar -xzf "$tmp"/httptools-*.tar.gz -C "$tmp"
-    rm -rf "$llhttp"
-    mv "$tmp"/httptools-*/vendor/llhttp "$llhttp"
+    pip_cmd download --quiet --progress-bar off --no-deps --no-binary "$2" -d "$tmp" "$2==$3" >&2 ||
+        die "could not download $2 $3 with pip"
+    tar -xzf "$tmp/$2-$3.tar.gz" -C "$tmp"
+    rm -rf "$vendored"
+    mv "$tmp/$2-$3/vendor/$1" "$vendored"
     rm -rf "$tmp"
-    touch "$llhttp/.complete"
+    touch "$vendored/.complete"
 }
 
 # Only a test needs it: where it cannot be fetched, that test is skipped.
@@ -182,10 +184,15 @@ llama)
     fi
     echo "$prefix"
     ;;
-llhttp)
+llhttp) # its C is generated from TypeScript; the package holds it as it was released
     lock_cache
-    fetch_llhttp
-    echo "$llhttp"
+    fetch_vendored llhttp httptools "$LLHTTP_VERSION"
+    echo "$vendored"
+    ;;
+hiredis) # Debian's is too old for TLS
+    lock_cache
+    fetch_vendored hiredis hiredis "$HIREDIS_VERSION"
+    echo "$vendored"
     ;;
 common)
     if [ -n "${HEARTH_LLAMA:-}" ]; then
@@ -223,7 +230,7 @@ templates)
     [ ! -d "$dir" ] || echo "$dir"
     ;;
 *)
-    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -47,6 +47,7 @@ need libseccomp-dev has_lib libseccomp
 need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl
+need redis-tools has redis-check-rdb # of tests: it is redis-server, too, without a service that starts by itself
 llvm_tools() { has llvm-profdata && has llvm-cov; }
 clang_runs() { # with libFuzzer, AddressSanitizer and counters
     has clang && has clang++ && printf 'int LLVMFuzzerTestOneInput(void) { return 0; }\n' |

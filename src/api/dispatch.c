@@ -363,7 +363,8 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->engine = params->engine;
     api->chat = params->chat;
     api->service = params->service;
-    api->backing = params->backing;
+    api->disk = params->disk;
+    api->remote = params->remote;
     api->lanes = params->lanes;
     api->lora_scale = params->lora_scale;
     api->sampling = params->sampling;

@@ -88,7 +88,8 @@ struct hearth_api {
     struct hearth_chat *chat;
     struct hearth_service *service;
     struct hearth_http_server *http;
-    struct hearth_backing *backing;    /* or NULL */
+    struct hearth_backing *disk;       /* or NULL */
+    struct hearth_backing *remote;     /* likewise */
     struct hearth_api_keys *keys;      /* keys.c's, under keys_mutex */
     struct hearth_owner_quota *quotas; /* likewise */
     char key_salt[17];

@@ -22,16 +22,16 @@ static bool add(struct hearth_buf *out, const char *name, const char *kind, cons
 }
 
 /* hearth_disk_…, after the tier's name. */
-static bool add_backing(struct hearth_buf *out, const struct hearth_api *api) {
+static bool add_backing(struct hearth_buf *out, struct hearth_backing *backing) {
     struct hearth_backing_stats stats;
     char name[96];
     bool ok = true;
-    if (api->backing == NULL) {
+    if (backing == NULL) {
         return true;
     }
-    api->backing->ops->stats(api->backing, &stats);
-#define X(field, kind, help)                                             \
-    (void)snprintf(name, sizeof name, "%s_" #field, api->backing->name); \
+    backing->ops->stats(backing, &stats);
+#define X(field, kind, help)                                        \
+    (void)snprintf(name, sizeof name, "%s_" #field, backing->name); \
     ok = ok && add(out, name, #kind, help, stats.field);
     HEARTH_BACKING_STATS_TABLE(X)
     X(scanned, gauge, "1: everything that was there at the start is known")
@@ -234,8 +234,9 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
          add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
     ok = ok && add(text, "idle_running", "gauge", "Conversations that are being computed ahead",
                    hearth_idle_running(api->idle));
-    return ok && add_figures(text, api) && add_health(text) && add_backing(text, api) && add_groups(text, api, NULL) &&
-           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
+    return ok && add_figures(text, api) && add_health(text) && add_backing(text, api->disk) &&
+           add_backing(text, api->remote) && add_groups(text, api, NULL) && add_keys(text, api, NULL) &&
+           add_llamacpp(text, &stats);
 }
 
 /* What one key sees: its own, and how full the server is. */

@@ -19,14 +19,14 @@ enum {
     ID_BYTES = 48,     /* and of each id that it is made of */
 };
 
-/* The state on disk, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
+/* A backing tier, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
  * (failing). */
-static json_t *disk_json(const struct hearth_api *api) {
+static json_t *tier_json(struct hearth_backing *tier) {
     struct hearth_backing_stats stats;
-    if (api->backing == NULL) {
+    if (tier == NULL) {
         return json_pack("{s:s}", "state", "off");
     }
-    api->backing->ops->stats(api->backing, &stats);
+    tier->ops->stats(tier, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
     json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
     return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
@@ -72,7 +72,8 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
         return;
     }
     hearth_api_json_respond(exchange, 200,
-                            json_pack("{s:s, s:o, s:o}", "status", status, "reasons", reasons, "disk", disk_json(api)));
+                            json_pack("{s:s, s:o, s:o, s:o}", "status", status, "reasons", reasons, "disk",
+                                      tier_json(api->disk), "remote", tier_json(api->remote)));
 }
 
 static json_t *text_or_empty(const char *text) {

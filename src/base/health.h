@@ -11,6 +11,7 @@
 #define HEARTH_HEALTH_TABLE(X)                                                                          \
     X(KV_DIR, kv_dir, "The cache directory cannot be used")                                             \
     X(KV_DISK, kv_disk, "State does not reach the disk: it is full, or its budget is below one page")   \
+    X(KV_REMOTE, kv_remote, "The store that boxes share cannot be used, or takes no new state")         \
     X(SESSION_DB, session_db, "Responses and conversations are not kept on disk, or not all of them")   \
     X(SESSION_DISK, session_disk, "The session database cannot be written, or its disk is nearly full") \
     X(SESSION_SHARED, session_shared, "Another process uses the session database")                      \

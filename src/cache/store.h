@@ -37,6 +37,7 @@ struct hearth_cache {
     bool remove_failed;             /* one of them may still be there */
     int32_t backing_min_tokens;
     bool backing_scanned;
+    uint64_t sought;           /* the newest seek that is answered */
     bool snapshot_bytes_given; /* the snapshots' part of the budget was */
     bool restoring;            /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;

@@ -160,12 +160,17 @@ static bool add_path(int fd, const struct ruleset *all, const struct hearth_conf
 
 static bool add_rules(int fd, const struct ruleset *all, const struct hearth_confine_params *params,
                       struct hearth_confine_report *report) {
-    const struct port_rule port = {.access = NET_BIND_TCP, .port = params->port};
+    const struct port_rule ports[] = {{.access = NET_BIND_TCP, .port = params->port},
+                                      {.access = NET_CONNECT_TCP, .port = params->store_port}};
+    const size_t n = all->net == 0 ? 0 : params->store_port == 0 ? 1 : 2;
     bool ok = true;
     for (size_t i = 0; i < params->paths->n && ok; i++) {
         ok = add_path(fd, all, &params->paths->v[i], report);
     }
-    return ok && (all->net == 0 || syscall(SYS_landlock_add_rule, fd, RULE_PORT, &port, 0) == 0);
+    for (size_t i = 0; i < n && ok; i++) {
+        ok = syscall(SYS_landlock_add_rule, fd, RULE_PORT, &ports[i], 0) == 0;
+    }
+    return ok;
 }
 
 static void landlock(const struct hearth_confine_params *params, struct hearth_confine_report *report) {

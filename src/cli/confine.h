@@ -36,7 +36,8 @@ void hearth_confine_paths_finish(struct hearth_confine_paths *paths);
 
 struct hearth_confine_params {
     const struct hearth_confine_paths *paths;
-    uint16_t port; /* the TCP port that may be listened on; 0: one that the kernel chooses */
+    uint16_t port;       /* the TCP port that may be listened on; 0: one that the kernel chooses */
+    uint16_t store_port; /* a TCP port that may be connected to; 0: none */
     bool looks_up; /* names of hosts are still to be resolved: datagrams and connect() stay possible, TCP does not */
 };
 

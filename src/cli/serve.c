@@ -396,7 +396,8 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.engine = server->engine;
     params.chat = server->chat;
     params.service = server->service;
-    params.backing = server->disk.backing;
+    params.disk = server->disk.near;
+    params.remote = server->disk.remote;
     params.store = server->store;
     params.keys = server->keys.keys;
     params.key_count = server->keys.count;
@@ -449,7 +450,7 @@ static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
                                               .gpus = computes ? hearth_llama_gpus() : 0,
                                               .pages = hearth_caps_has_pages(caps),
                                               .snapshots = hearth_caps_needs_snapshot(caps),
-                                              .disk = server->disk.backing != NULL,
+                                              .disk = server->disk.near != NULL,
                                               .local = hearth_serve_doors_is_local(server->options->host),
                                               .sessions = server->store != NULL};
     struct hearth_buf lines = {0};
@@ -505,8 +506,8 @@ static void finish(struct server *server) {
 
 static uint64_t disk_budget(const struct server *server) {
     struct hearth_backing_stats stats = {0};
-    if (server->disk.backing) {
-        server->disk.backing->ops->stats(server->disk.backing, &stats);
+    if (server->disk.near) {
+        server->disk.near->ops->stats(server->disk.near, &stats);
     }
     return stats.budget_bytes;
 }

@@ -15,6 +15,7 @@
 #include "console/places.h"
 #include "engine/llama.h"
 #include "http/server.h"
+#include "tier/remote.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -37,6 +38,7 @@ static const struct {
         {HEARTH_CONFINE_FETCH, "/etc/ld.so.cache"},
         {HEARTH_CONFINE_FETCH, "/etc/localtime"},
         {HEARTH_CONFINE_FETCH, "/etc/ssl/openssl.cnf"},
+        {HEARTH_CONFINE_READ, "/etc/ssl/certs"},
         /* names of hosts and users */
         {HEARTH_CONFINE_FETCH, "/etc/nsswitch.conf"},
         {HEARTH_CONFINE_FETCH, "/etc/host.conf"},
@@ -218,6 +220,22 @@ static int conclude(const struct hearth_confine_report *report, bool must, struc
     return HEARTH_OK;
 }
 
+/* What a store on another machine takes: its port, and names. */
+static int allow_store(const struct hearth_options *options, struct hearth_confine_params *params,
+                       struct hearth_errmsg *msg) {
+    struct hearth_remote_address address;
+    if (!options->kv_remote) {
+        return HEARTH_OK;
+    }
+    const int err = hearth_fail_of(msg, hearth_remote_address_parse(options->kv_remote, &address, msg), "--kv-remote");
+    if (err == HEARTH_OK) {
+        params->looks_up = true;
+        params->store_port = (uint16_t)address.port;
+        hearth_remote_address_finish(&address);
+    }
+    return err;
+}
+
 int hearth_serve_confine(const struct hearth_options *options, const char *kv_dir, const char *session_db,
                          struct hearth_errmsg *msg) {
     struct hearth_confine_paths paths = {0};
@@ -234,9 +252,10 @@ int hearth_serve_confine(const struct hearth_options *options, const char *kv_di
     }
     const bool gpu = has_gpu(options);
     list_paths(options, kv_dir, session_db, gpu, &paths);
-    const struct hearth_confine_params params = {
+    struct hearth_confine_params params = {
         .paths = &paths, .port = (uint16_t)options->port, .looks_up = gpu || !is_address(options->host)};
-    int err = hearth_confine(&params, &report, msg);
+    int err = allow_store(options, &params, msg);
+    err = err == HEARTH_OK ? hearth_confine(&params, &report, msg) : err;
     hearth_confine_paths_finish(&paths);
     return err == HEARTH_OK ? conclude(&report, must, msg) : err;
 }

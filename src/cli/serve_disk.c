@@ -8,6 +8,8 @@
 #include "console/places.h"
 #include "tier/directory.h"
 #include "tier/disk.h"
+#include "tier/layered.h"
+#include "tier/remote.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,11 +71,40 @@ static int create_backing(const struct hearth_options *options, const struct hea
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,
     };
-    const int err = hearth_disk_create(&params, &disk->backing, &cause);
+    const int err = hearth_disk_create(&params, &disk->near, &cause);
     if (err == HEARTH_ERR_IO) {
         return give_up(options, cause.text, msg);
     }
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", cause.text);
+}
+
+static int create_remote(const struct hearth_options *options, const struct hearth_caps *caps,
+                         struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+    const struct hearth_remote_params params = {
+        .url = options->kv_remote,
+        .fingerprint = caps->fingerprint,
+        .page_tokens = (int32_t)options->page_tokens,
+        .key_file = options->kv_key,
+        .ca_file = options->kv_remote_ca,
+        .compress = strcmp(options->kv_compress, "zstd") == 0,
+        .ttl_s = options->kv_remote_ttl,
+        .timeout_us = options->kv_remote_timeout * 1000,
+        .state_bytes = 2 * item_bytes(caps, (size_t)options->page_tokens), /* headers of the engine's own included */
+    };
+    if (!options->kv_key) {
+        hearth_log(HEARTH_LOG_WARN, "remote: without --kv-key, what can write to the store of --kv-remote can choose "
+                                    "what the models here have read");
+    }
+    return hearth_fail_of(msg, hearth_remote_create(&params, &disk->remote, msg), "--kv-remote");
+}
+
+/* The tier that the cache sees. */
+static int join(struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+    disk->backing = disk->near ? disk->near : disk->remote;
+    if (!disk->near || !disk->remote) {
+        return HEARTH_OK;
+    }
+    return hearth_fail(msg, hearth_layered_create(disk->near, disk->remote, &disk->backing), "out of memory");
 }
 
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
@@ -88,7 +119,13 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
     if (err == HEARTH_OK && disk->dir) {
         err = create_backing(options, caps, model_name, disk, msg);
     }
-    if (err == HEARTH_OK && disk->backing) {
+    if (err == HEARTH_OK && options->kv_remote && caps->cache_ok && options->cache_ram != 0) {
+        err = create_remote(options, caps, disk, msg);
+    }
+    if (err == HEARTH_OK) {
+        err = join(disk, msg);
+    }
+    if (err == HEARTH_OK && disk->near) {
         const struct hearth_model_id model = hearth_model_id(caps->fingerprint, (int32_t)options->page_tokens);
         if (asprintf(&disk->transcripts, "%s/%s/transcripts.db", disk->dir, model.hex) < 0) {
             disk->transcripts = NULL;
@@ -102,8 +139,12 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
 }
 
 void hearth_serve_disk_close(struct hearth_serve_disk *disk) {
-    if (disk->backing) {
-        disk->backing->ops->destroy(disk->backing);
+    struct hearth_backing *owned[] = {disk->backing, disk->backing ? NULL : disk->near,
+                                      disk->backing ? NULL : disk->remote};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
+        if (owned[i]) {
+            owned[i]->ops->destroy(owned[i]);
+        }
     }
     hearth_seal_destroy(disk->seal);
     free(disk->dir);

@@ -44,10 +44,12 @@ int hearth_serve_confine(const struct hearth_options *options, const char *kv_di
 /* Whether files are now out of reach that were not named at the start. */
 bool hearth_serve_is_confined(void);
 
-/* ---- serve_disk.c: what a server stores on disk: the backing tier, and where its transcripts go ---- */
+/* ---- serve_disk.c: what a server stores outside of RAM: the backing tiers, and where its transcripts go ---- */
 
 struct hearth_serve_disk {
-    struct hearth_backing *backing; /* NULL: nothing is stored on disk */
+    struct hearth_backing *backing; /* the cache's: `near`, `remote`, or both as one; NULL: state is in RAM only */
+    struct hearth_backing *near;    /* the disk; NULL: nothing is stored there */
+    struct hearth_backing *remote;  /* the store that boxes share; NULL: there is none */
     char *dir;                      /* NULL: likewise */
     char *transcripts;              /* path of the file */
     struct hearth_seal *seal;       /* for the transcripts; NULL: not encrypted */

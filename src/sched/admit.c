@@ -13,7 +13,8 @@
 
 /* Where prompts have parted already more will: a stop there pays for fewer tokens than one elsewhere. */
 #define FORK_MIN_TOKENS 16
-/* Tokens that another lane must be about to compute for it to be worth waiting for them. */
+/* Tokens that another lane must be about to compute, or that another box may have, for it to be worth waiting for
+ * them. */
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16 /* in vain: then the prompt is computed from nothing */
 #define FETCH_MAX_US 30000000
@@ -22,6 +23,7 @@
  */
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
+#define SEEK_MAX_US 5000000 /* a tier that takes longer is as good as none; it answers by itself long before */
 
 /* The task steps aside until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
@@ -301,9 +303,21 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
     return hearth_cache_fetch(service->cache, plan);
 }
 
+/* A tier that many boxes share is asked once what it has of a prompt. */
+static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
+    const int64_t now_us = hearth_service_now_us(service);
+    if (task->seek_us == 0 && (int32_t)task->tokens.n - plan->resume > WAIT_MIN_TOKENS) {
+        const struct hearth_cache_prompt prompt = {
+            .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+        task->seek = hearth_cache_seek(service->cache, &prompt, plan->resume);
+        task->seek_us = now_us > 0 ? now_us : 1;
+    }
+    return task->seek > 0 && !hearth_cache_sought(service->cache, task->seek) && now_us - task->seek_us < SEEK_MAX_US;
+}
+
 /* True: the task was held. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    const bool scan = wait_for_scan(service, task, plan);
+    const bool scan = wait_for_seek(service, task, plan) || wait_for_scan(service, task, plan);
     if (!scan && !wait_for_reads(service, task, plan)) {
         return false;
     }

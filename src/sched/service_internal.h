@@ -73,6 +73,8 @@ struct hearth_task {
     bool admitted;            /* it has had a lane, and the receipt's reuse is filled */
     bool prefilled;           /* the first token was sampled, or there is none to sample */
     int64_t fetch_us;         /* when state began to be read for it; 0: it did not */
+    int64_t seek_us;          /* when the backing tier was asked what it has of the prompt; 0: it was not */
+    uint64_t seek;            /* the ticket of that; 0: there is nothing to wait for */
     int32_t persisted;        /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;       /* where the prompt left a known path; 0 = nowhere */
     uint64_t preempted_steps; /* batches that had been computed when it was last preempted */

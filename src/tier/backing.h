@@ -1,8 +1,9 @@
-/* A backing tier: where state lives that outlasts RAM (`disk` today), behind one vtable.
+/* A backing tier: where state lives that outlasts RAM (`disk`, `remote`, or both), behind one vtable.
  *
  * Everything is asynchronous. The cache asks, the tier works on threads of its own, and what came of it is an event
- * that the cache polls for. A backing tier finds its own content: what was there before, or what another process puts
- * there, arrives as FOUND; what it evicts or loses, as LOST. Nothing here ever blocks but wait() and destroy().
+ * that the cache polls for. A disk finds its own content: what was there before, or what another process puts there,
+ * arrives as FOUND; what it evicts or loses, as LOST. A store that is too large for that is asked what it has of a
+ * prompt (seek). Nothing here ever blocks but wait() and destroy().
  *
  * Loading never consumes. State that does not verify is never handed out: it is quarantined, counted, logged, and the
  * read is a miss.
@@ -25,11 +26,13 @@ enum hearth_backing_event_type {
     HEARTH_BACKING_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
     HEARTH_BACKING_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
     HEARTH_BACKING_SCANNED, /* everything that was there at the start has been told */
+    HEARTH_BACKING_SOUGHT,  /* the answer to seek(): what there is has been told as FOUND */
 };
 
 struct hearth_backing_event {
     enum hearth_backing_event_type type;
-    struct hearth_digest name;    /* of all but SCANNED */
+    struct hearth_digest name;    /* of all but SCANNED and SOUGHT */
+    uint64_t ticket;              /* SOUGHT: what seek() returned; in the order of the calls */
     struct hearth_record *record; /* FOUND */
     uint32_t hits;                /* FOUND: how often it was used, as far as that is known */
     bool superseded;              /* FOUND: as hearth_backing_touch has it */
@@ -59,6 +62,7 @@ struct hearth_backing_touch {
     X(read, counter, "Pages and snapshots read")                                                \
     X(read_bytes, counter, "Bytes read")                                                        \
     X(queued_bytes, gauge, "Bytes that wait to be written")                                     \
+    X(deduplicated, counter, "Pages and snapshots not written because they were there already") \
     X(dropped, counter, "Pages and snapshots not written because of a full queue or a failure") \
     X(evicted, counter, "Files removed to keep the budget")                                     \
     X(bad, counter, "Files set aside because they did not verify")                              \
@@ -85,6 +89,10 @@ struct hearth_backing_ops {
                 const struct hearth_digest *replaces);
     /* Reads an item; answered by READ, in the order of the calls as far as the tier can. False: out of memory. */
     bool (*get)(struct hearth_backing *backing, struct hearth_digest name);
+    /* Asks what hangs on these digests of blocks (record->base). NULL: everything there is comes as FOUND by itself.
+     * Returns a ticket, which grows and which SOUGHT brings back in a bounded time, whatever happens; 0: nothing can be
+     * asked now. */
+    uint64_t (*seek)(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n);
     /* Items were used, deepest last. Names that are not there are ignored. */
     void (*touch)(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n);
     /* The engine refused what was read: it is quarantined, as if it had not verified. */

@@ -30,7 +30,7 @@ static void open_stage(struct stage *stage, struct hearth_backing *tier, const s
                        size_t key_count) {
     struct stage_options options;
     stage_options_default(&options);
-    options.api.backing = tier;
+    options.api.disk = tier;
     options.api.keys = keys;
     options.api.key_count = key_count;
     stage_open(stage, &options);

@@ -316,7 +316,7 @@ static void open_stages(void) {
                                       .about = "sim",
                                       .budget_bytes = (uint64_t)1 << 28};
     assert_int_equal(hearth_disk_create(&disk, &backing, NULL), HEARTH_OK);
-    options.service.backing = options.api.backing = backing;
+    options.service.backing = options.api.disk = backing;
     options.service.backing_min_tokens = 0;
     stage_open(&faulty, &options);
 }

@@ -1,0 +1,94 @@
+/* The queue of events. Two locks: `lock` guards the list; `wake_lock` makes set_wake() return only when the call before
+ * has ended. `wake` is never called under `lock`. */
+#include "tier/events.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+void hearth_events_init(struct hearth_events *events) {
+    pthread_condattr_t attr;
+    *events = (struct hearth_events){0};
+    events->end = &events->first;
+    (void)pthread_mutex_init(&events->lock, NULL);
+    (void)pthread_mutex_init(&events->wake_lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&events->came, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+void hearth_events_finish(struct hearth_events *events) {
+    struct hearth_backing_event event;
+    while (hearth_events_poll(events, &event)) {
+        hearth_backing_event_finish(&event);
+    }
+    (void)pthread_cond_destroy(&events->came);
+    (void)pthread_mutex_destroy(&events->lock);
+    (void)pthread_mutex_destroy(&events->wake_lock);
+}
+
+static void call_wake(struct hearth_events *events) {
+    (void)pthread_mutex_lock(&events->wake_lock);
+    if (events->wake) {
+        events->wake(events->wake_user);
+    }
+    (void)pthread_mutex_unlock(&events->wake_lock);
+}
+
+void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry) {
+    entry->next = NULL;
+    (void)pthread_mutex_lock(&events->lock);
+    const bool was_empty = !events->first;
+    *events->end = entry;
+    events->end = &entry->next;
+    (void)pthread_cond_signal(&events->came);
+    (void)pthread_mutex_unlock(&events->lock);
+    if (was_empty) {
+        call_wake(events);
+    }
+}
+
+bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event) {
+    (void)pthread_mutex_lock(&events->lock);
+    struct hearth_events_entry *entry = events->first;
+    if (entry) {
+        events->first = entry->next;
+        events->end = events->first ? events->end : &events->first;
+    }
+    (void)pthread_mutex_unlock(&events->lock);
+    if (!entry) {
+        return false;
+    }
+    *event = entry->event;
+    free(entry);
+    return true;
+}
+
+bool hearth_events_wait(struct hearth_events *events, int64_t timeout_us) {
+    const int64_t until_us = hearth_clock_us() + timeout_us;
+    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
+                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
+    (void)pthread_mutex_lock(&events->lock);
+    while (!events->first && pthread_cond_timedwait(&events->came, &events->lock, &until) != ETIMEDOUT) {
+        continue;
+    }
+    const bool there = events->first != NULL;
+    (void)pthread_mutex_unlock(&events->lock);
+    return there;
+}
+
+void hearth_events_set_wake(struct hearth_events *events, void (*wake)(void *user), void *user) {
+    (void)pthread_mutex_lock(&events->wake_lock);
+    events->wake = wake;
+    events->wake_user = user;
+    (void)pthread_mutex_unlock(&events->wake_lock);
+    (void)pthread_mutex_lock(&events->lock);
+    const bool due = events->first != NULL;
+    (void)pthread_mutex_unlock(&events->lock);
+    if (due) {
+        call_wake(events);
+    }
+}

@@ -1,0 +1,37 @@
+/* What a tier has to tell the cache, in order, from any of its threads: a queue with a way to wait for it.
+ *
+ * An event is the first member of what brings it about, so that an answer never needs memory. Threads: any, unless a
+ * declaration says otherwise. */
+#ifndef HEARTH_TIER_EVENTS_H
+#define HEARTH_TIER_EVENTS_H
+
+#include "tier/backing.h"
+
+#include <pthread.h>
+
+/* An event in the queue; allocated with malloc() as the first member of what holds it, and freed when it is taken. */
+struct hearth_events_entry {
+    struct hearth_events_entry *next;
+    struct hearth_backing_event event;
+};
+
+struct hearth_events {
+    pthread_mutex_t lock;
+    pthread_cond_t came;
+    struct hearth_events_entry *first, **end;
+    pthread_mutex_t wake_lock; /* held while `wake` runs, so that it is not called after it was changed */
+    void (*wake)(void *user);
+    void *wake_user;
+};
+
+void hearth_events_init(struct hearth_events *events);
+/* Frees what is left in it. No other thread uses it any more. */
+void hearth_events_finish(struct hearth_events *events);
+/* Adds an event; the entry is the queue's from now on. Calls `wake` when the queue was empty. */
+void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry);
+/* As the operations of the same names in tier/backing.h. */
+bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event);
+bool hearth_events_wait(struct hearth_events *events, int64_t timeout_us);
+void hearth_events_set_wake(struct hearth_events *events, void (*wake)(void *user), void *user);
+
+#endif

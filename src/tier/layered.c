@@ -1,0 +1,349 @@
+/* The cache sees one tier: an item is there while one of the two has it.
+ *
+ *     FOUND      from either; told once
+ *     LOST       told when neither has it any more
+ *     put        to both: WRITTEN when the first has written it, DROPPED when neither has
+ *     get        from the near tier, else from the far one; what one cannot read is asked of the other
+ *     remove     from both: REMOVED when both have answered, with the worse answer
+ *
+ * Invariant: `items` has every item that a tier has or that is under way; one that neither has and for which nothing is
+ * under way is freed. Threads: but for stats and wake, the one that drives the engine. */
+#include "tier/layered.h"
+
+#include "base/clock.h"
+#include "base/table.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { NEAR, FAR, TIERS };
+
+struct layered_item {
+    struct hearth_link link; /* first */
+    bool there[TIERS];
+    int writing;  /* puts that are not answered, of both */
+    bool told;    /* WRITTEN of the newest put */
+    int removing; /* removes that are not answered */
+    int remove_err;
+    bool reading;
+    int reads_from;
+};
+
+struct layered {
+    struct hearth_backing backing; /* first */
+    struct hearth_backing *tiers[TIERS];
+    struct hearth_table items;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t came;
+    bool news;
+    void (*wake)(void *user);
+    void *wake_user;
+};
+
+static struct layered *layered_of(struct hearth_backing *backing) {
+    return (struct layered *)backing;
+}
+
+static struct layered_item *find(const struct layered *layered, struct hearth_digest name) {
+    return (struct layered_item *)(void *)hearth_table_find(&layered->items, name);
+}
+
+/* NULL: out of memory. */
+static struct layered_item *item_of(struct layered *layered, struct hearth_digest name) {
+    struct layered_item *item = find(layered, name);
+    if (item) {
+        return item;
+    }
+    item = calloc(1, sizeof *item);
+    if (item) {
+        item->link.key = name;
+        if (!hearth_table_add(&layered->items, &item->link)) {
+            free(item);
+            item = NULL;
+        }
+    }
+    return item;
+}
+
+static void release(struct layered *layered, struct layered_item *item) {
+    if (!item->there[NEAR] && !item->there[FAR] && item->writing == 0 && item->removing == 0 && !item->reading) {
+        hearth_table_remove(&layered->items, &item->link);
+        free(item);
+    }
+}
+
+/* ---- calls ---- */
+
+static bool layered_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+                        const struct hearth_digest *replaces) {
+    struct layered *layered = layered_of(backing);
+    struct layered_item *item = item_of(layered, record->name);
+    if (!item) {
+        return false;
+    }
+    struct layered_item *old = replaces ? find(layered, *replaces) : NULL;
+    if (old) { /* it goes where the item is written, and is not asked for again */
+        old->there[NEAR] = old->there[FAR] = false;
+        release(layered, old);
+    }
+    item->told = false;
+    for (int i = 0; i < TIERS; i++) {
+        item->writing += layered->tiers[i]->ops->put(layered->tiers[i], record, blob, replaces);
+    }
+    const bool taken = item->writing > 0;
+    release(layered, item);
+    return taken;
+}
+
+static bool read_from(struct layered *layered, struct layered_item *item, int tier) {
+    item->reads_from = tier;
+    item->reading = layered->tiers[tier]->ops->get(layered->tiers[tier], item->link.key);
+    return item->reading;
+}
+
+static bool layered_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct layered *layered = layered_of(backing);
+    struct layered_item *item = item_of(layered, name);
+    if (!item) {
+        return false;
+    }
+    const bool asked = read_from(layered, item, item->there[NEAR] || !item->there[FAR] ? NEAR : FAR);
+    release(layered, item);
+    return asked;
+}
+
+static uint64_t layered_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+    struct hearth_backing *far = layered_of(backing)->tiers[FAR];
+    return far->ops->seek ? far->ops->seek(far, bases, n) : 0;
+}
+
+static void layered_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    struct layered *layered = layered_of(backing);
+    for (int i = 0; i < TIERS; i++) {
+        layered->tiers[i]->ops->touch(layered->tiers[i], touches, n);
+    }
+}
+
+static void layered_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+    struct layered *layered = layered_of(backing);
+    const struct layered_item *item = find(layered, name);
+    const int tier = item ? item->reads_from : NEAR;
+    layered->tiers[tier]->ops->reject(layered->tiers[tier], name, why);
+}
+
+static bool layered_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct layered *layered = layered_of(backing);
+    struct layered_item *item = item_of(layered, name);
+    if (!item) {
+        return false;
+    }
+    const int before = item->removing;
+    for (int i = 0; i < TIERS; i++) {
+        item->removing += layered->tiers[i]->ops->remove(layered->tiers[i], name, kind);
+    }
+    if (item->removing < before + TIERS) {
+        item->remove_err = HEARTH_ERR_IO;
+    }
+    const bool asked = item->removing > before;
+    release(layered, item);
+    return asked;
+}
+
+/* ---- events: false: the cache is not told ---- */
+
+static bool on_found(struct layered *layered, int tier, struct hearth_digest name) {
+    struct layered_item *item = item_of(layered, name);
+    if (!item) {
+        return true;
+    }
+    const bool first = !item->there[NEAR] && !item->there[FAR];
+    item->there[tier] = true;
+    return first || tier == FAR; /* what was sought is told again: the cache may have forgotten it */
+}
+
+static bool on_lost(struct layered *layered, int tier, struct hearth_digest name) {
+    struct layered_item *item = find(layered, name);
+    if (!item) {
+        return true;
+    }
+    item->there[tier] = false;
+    const bool lost = !item->there[NEAR] && !item->there[FAR];
+    release(layered, item);
+    return lost;
+}
+
+static bool on_put(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    struct layered_item *item = find(layered, event->name);
+    if (!item) {
+        return true;
+    }
+    item->writing = item->writing > 0 ? item->writing - 1 : 0;
+    const bool written = event->type == HEARTH_BACKING_WRITTEN;
+    item->there[tier] = item->there[tier] || written;
+    const bool tell = !item->told && (written || item->writing == 0);
+    item->told = item->told || tell;
+    release(layered, item);
+    return tell;
+}
+
+static bool on_read(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    struct layered_item *item = find(layered, event->name);
+    if (!item) {
+        return true;
+    }
+    item->reading = false;
+    if (event->err != HEARTH_OK) {
+        item->there[tier] = item->there[tier] && event->err != HEARTH_ERR_NOT_FOUND;
+        if (tier == NEAR && item->there[FAR] && read_from(layered, item, FAR)) {
+            return false;
+        }
+    }
+    release(layered, item);
+    return true;
+}
+
+static bool on_removed(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    struct layered_item *item = find(layered, event->name);
+    if (!item) {
+        return true;
+    }
+    item->there[tier] = item->there[tier] && event->err != HEARTH_OK;
+    item->remove_err = event->err != HEARTH_OK ? event->err : item->remove_err;
+    item->removing = item->removing > 0 ? item->removing - 1 : 0;
+    const bool last = item->removing == 0;
+    if (last) {
+        event->err = item->remove_err;
+        item->remove_err = HEARTH_OK;
+    }
+    release(layered, item);
+    return last;
+}
+
+static bool passes(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    switch (event->type) {
+    case HEARTH_BACKING_FOUND: return on_found(layered, tier, event->name);
+    case HEARTH_BACKING_LOST: return on_lost(layered, tier, event->name);
+    case HEARTH_BACKING_WRITTEN:
+    case HEARTH_BACKING_DROPPED: return on_put(layered, tier, event);
+    case HEARTH_BACKING_READ: return on_read(layered, tier, event);
+    case HEARTH_BACKING_REMOVED: return on_removed(layered, tier, event);
+    case HEARTH_BACKING_SCANNED: return tier == NEAR;
+    case HEARTH_BACKING_SOUGHT: return tier == FAR;
+    }
+    return true;
+}
+
+static bool layered_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct layered *layered = layered_of(backing);
+    (void)pthread_mutex_lock(&layered->lock);
+    layered->news = false;
+    (void)pthread_mutex_unlock(&layered->lock);
+    for (int i = 0; i < TIERS; i++) {
+        while (layered->tiers[i]->ops->poll(layered->tiers[i], event)) {
+            if (passes(layered, i, event)) {
+                return true;
+            }
+            hearth_backing_event_finish(event);
+        }
+    }
+    return false;
+}
+
+/* ---- waiting ---- */
+
+/* A tier has something to tell: any thread. */
+static void on_wake(void *user) {
+    struct layered *layered = user;
+    (void)pthread_mutex_lock(&layered->lock);
+    layered->news = true;
+    (void)pthread_cond_signal(&layered->came);
+    if (layered->wake) {
+        layered->wake(layered->wake_user);
+    }
+    (void)pthread_mutex_unlock(&layered->lock);
+}
+
+static bool layered_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    struct layered *layered = layered_of(backing);
+    const int64_t until_us = hearth_clock_us() + timeout_us;
+    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
+                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
+    (void)pthread_mutex_lock(&layered->lock);
+    while (!layered->news && pthread_cond_timedwait(&layered->came, &layered->lock, &until) != ETIMEDOUT) {
+        continue;
+    }
+    const bool news = layered->news;
+    (void)pthread_mutex_unlock(&layered->lock);
+    return news;
+}
+
+static void layered_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+    struct layered *layered = layered_of(backing);
+    (void)pthread_mutex_lock(&layered->lock);
+    layered->wake = wake;
+    layered->wake_user = user;
+    if (wake && layered->news) {
+        wake(user);
+    }
+    (void)pthread_mutex_unlock(&layered->lock);
+}
+
+static void layered_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    struct hearth_backing *near = layered_of(backing)->tiers[NEAR];
+    near->ops->stats(near, stats);
+}
+
+/* ---- life ---- */
+
+static void layered_destroy(struct hearth_backing *backing) {
+    struct layered *layered = layered_of(backing);
+    struct hearth_link *link;
+    for (int i = 0; i < TIERS; i++) {
+        layered->tiers[i]->ops->set_wake(layered->tiers[i], NULL, NULL);
+        layered->tiers[i]->ops->destroy(layered->tiers[i]);
+    }
+    for (size_t at = 0; (link = hearth_table_pop(&layered->items, &at)) != NULL;) {
+        free(link);
+    }
+    hearth_table_finish(&layered->items);
+    (void)pthread_cond_destroy(&layered->came);
+    (void)pthread_mutex_destroy(&layered->lock);
+    free(layered);
+}
+
+static const struct hearth_backing_ops OPS = {
+    .destroy = layered_destroy,
+    .put = layered_put,
+    .get = layered_get,
+    .seek = layered_seek,
+    .touch = layered_touch,
+    .reject = layered_reject,
+    .remove = layered_remove,
+    .poll = layered_poll,
+    .wait = layered_wait,
+    .stats = layered_stats,
+    .set_wake = layered_set_wake,
+};
+
+int hearth_layered_create(struct hearth_backing *near, struct hearth_backing *far, struct hearth_backing **out) {
+    pthread_condattr_t attr;
+    struct layered *layered = calloc(1, sizeof *layered);
+    if (!layered) {
+        return HEARTH_ERR_NOMEM;
+    }
+    layered->backing = (struct hearth_backing){.ops = &OPS, .name = near->name, .key = near->key};
+    layered->tiers[NEAR] = near;
+    layered->tiers[FAR] = far;
+    (void)pthread_mutex_init(&layered->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&layered->came, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    for (int i = 0; i < TIERS; i++) {
+        layered->tiers[i]->ops->set_wake(layered->tiers[i], on_wake, layered);
+    }
+    *out = &layered->backing;
+    return HEARTH_OK;
+}

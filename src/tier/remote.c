@@ -1,0 +1,333 @@
+/* The remote tier: its threads, and the calls of the cache.
+ *
+ * A call puts an operation into the inbox of the reader or the writer and wakes it; the operation comes back as an
+ * event. Seeks and gets are refused while the reader has no connection, so no prompt waits for a store that is gone.
+ *
+ * Invariant: what was accepted is answered, by hearth_remote_op_end(). */
+#include "tier/remote_engine.h"
+
+#include "base/clock.h"
+#include "base/health.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define QUEUE_BYTES ((uint64_t)512 << 20)
+#define KNOWN_BYTES ((size_t)64 << 20)
+#define END_US 5000000 /* how long the end waits for what is queued */
+
+static struct remote *remote_of(struct hearth_backing *backing) {
+    return (struct remote *)backing;
+}
+
+/* ---- the threads ---- */
+
+/* The next operation that may begin; NULL: none. The writer has one under way at a time. */
+static struct remote_op *take(struct remote_link *link, bool *stop) {
+    struct remote *remote = link->remote;
+    (void)pthread_mutex_lock(&remote->lock);
+    struct remote_op *op = link == &remote->writer && link->ops ? NULL : link->inbox;
+    if (op) {
+        link->inbox = op->next;
+        link->inbox_end = link->inbox ? link->inbox_end : &link->inbox;
+        link->inbox_count--;
+    }
+    *stop = link->stop;
+    (void)pthread_mutex_unlock(&remote->lock);
+    return op;
+}
+
+static void *run(void *user) {
+    struct remote_link *link = user;
+    const bool reads = link == &link->remote->reader;
+    int64_t end_us = 0;
+    for (;;) {
+        bool stop;
+        for (struct remote_op *op; (op = take(link, &stop)) != NULL;) {
+            op->next = link->ops;
+            link->ops = op;
+            link->task->begin(op);
+        }
+        const int64_t now_us = hearth_clock_us();
+        end_us = stop && end_us == 0 ? now_us + (reads ? 0 : END_US) : end_us;
+        if (stop && (!link->ops || now_us >= end_us)) {
+            break;
+        }
+        hearth_remote_link_turn(link, stop ? end_us : INT64_MAX);
+    }
+    hearth_remote_link_close(link); /* what is under way fails */
+    for (bool stop; (link->ops = take(link, &stop)) != NULL;) {
+        link->ops->next = NULL;
+        link->ops->lost = true;
+        link->task->begin(link->ops);
+    }
+    return NULL;
+}
+
+static void free_op(struct remote_op *op) {
+    if (op) {
+        hearth_record_destroy(op->record);
+        free(op->bases);
+        free(op->names);
+        free(op);
+    }
+}
+
+/* ---- the cache's calls ---- */
+
+static bool remote_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+                       const struct hearth_digest *replaces) {
+    struct remote *remote = remote_of(backing);
+    size_t len = 0;
+    if (blob) {
+        (void)hearth_blob_data(blob, &len);
+    }
+    (void)pthread_mutex_lock(&remote->lock);
+    const bool takes = remote->writer.state == REMOTE_UP &&
+                       remote->stats.queued_bytes + len <= remote->params.queue_bytes &&
+                       (!remote->write_failing || hearth_clock_us() >= remote->write_retry_us);
+    remote->write_retry_us = takes && remote->write_failing ? INT64_MAX : remote->write_retry_us; /* one tries it */
+    remote->stats.queued_bytes += takes ? len : 0;
+    (void)pthread_mutex_unlock(&remote->lock);
+    struct remote_op *op = takes ? hearth_remote_op_make(REMOTE_PUT, HEARTH_BACKING_WRITTEN, record->name) : NULL;
+    if (op) {
+        op->base = record->base;
+        op->record = hearth_record_copy(record);
+        op->replaces = replaces != NULL;
+        op->replaced = replaces ? *replaces : op->replaced;
+    }
+    if (!op || !op->record) {
+        free_op(op);
+        (void)pthread_mutex_lock(&remote->lock);
+        remote->stats.queued_bytes -= takes ? len : 0;
+        (void)pthread_mutex_unlock(&remote->lock);
+        return false;
+    }
+    if (blob) {
+        hearth_blob_ref(blob);
+        op->blob = blob;
+    }
+    return hearth_remote_submit(&remote->writer, op, false);
+}
+
+static bool remote_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct remote *remote = remote_of(backing);
+    return hearth_remote_submit(&remote->reader, hearth_remote_op_make(REMOTE_GET, HEARTH_BACKING_READ, name), false);
+}
+
+static uint64_t remote_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+    struct remote *remote = remote_of(backing);
+    struct remote_op *op = hearth_remote_op_make(REMOTE_SEEK, HEARTH_BACKING_SOUGHT, (struct hearth_digest){0});
+    struct hearth_digest *copy = malloc(n * sizeof *copy);
+    if (op && copy) {
+        memcpy(copy, bases, n * sizeof *copy);
+        op->bases = copy;
+        op->n = n;
+        const uint64_t ticket = op->answer.event.ticket = ++remote->ticket;
+        if (hearth_remote_submit(&remote->reader, op, true)) {
+            return ticket;
+        }
+        free_op(op);
+        return 0;
+    }
+    free_op(op);
+    free(copy);
+    return 0;
+}
+
+static void remote_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    struct remote *remote = remote_of(backing);
+    if (remote->params.ttl_s == 0 || n == 0) {
+        return;
+    }
+    struct remote_op *op = hearth_remote_op_make(REMOTE_TOUCH, HEARTH_BACKING_WRITTEN, (struct hearth_digest){0});
+    if (op) {
+        op->names = malloc(n * sizeof *op->names);
+        op->n = op->names ? n : 0;
+        for (size_t i = 0; i < op->n; i++) {
+            op->names[i] = touches[i].name;
+        }
+    }
+    if (!hearth_remote_submit(&remote->writer, op, true)) {
+        free_op(op); /* its next use touches it */
+    }
+}
+
+static bool remote_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    (void)kind;
+    struct remote *remote = remote_of(backing);
+    return hearth_remote_submit(&remote->writer, hearth_remote_op_make(REMOTE_REMOVE, HEARTH_BACKING_REMOVED, name),
+                                false);
+}
+
+static void remote_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+    struct remote *remote = remote_of(backing);
+    (void)pthread_mutex_lock(&remote->lock);
+    remote->stats.bad++;
+    (void)pthread_mutex_unlock(&remote->lock);
+    hearth_log(HEARTH_LOG_WARN, "remote: a value of %s is removed: %s", remote->address.label, why);
+    struct remote_op *op = hearth_remote_op_make(REMOTE_DISCARD, HEARTH_BACKING_REMOVED, name);
+    if (!hearth_remote_submit(&remote->writer, op, true)) {
+        free_op(op);
+    }
+}
+
+static bool remote_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    return hearth_events_poll(&remote_of(backing)->events, event);
+}
+
+static bool remote_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    return hearth_events_wait(&remote_of(backing)->events, timeout_us);
+}
+
+static void remote_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+    hearth_events_set_wake(&remote_of(backing)->events, wake, user);
+}
+
+static void remote_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    struct remote *remote = remote_of(backing);
+    (void)pthread_mutex_lock(&remote->lock);
+    *stats = remote->stats;
+    stats->files = remote->known.table.count;
+    (void)pthread_mutex_unlock(&remote->lock);
+}
+
+/* ---- life ---- */
+
+static void stop(struct remote_link *link) {
+    if (!link->has_thread) {
+        return;
+    }
+    (void)pthread_mutex_lock(&link->remote->lock);
+    link->stop = true;
+    (void)pthread_mutex_unlock(&link->remote->lock);
+    (void)eventfd_write(link->wake_fd, 1);
+    (void)pthread_join(link->thread, NULL);
+}
+
+static void remote_destroy(struct hearth_backing *backing) {
+    struct remote *remote = remote_of(backing);
+    hearth_events_set_wake(&remote->events, NULL, NULL);
+    stop(&remote->writer);
+    stop(&remote->reader);
+    hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    hearth_events_finish(&remote->events);
+    hearth_remote_known_finish(remote);
+    hearth_remote_address_finish(&remote->address);
+    hearth_seal_destroy(remote->seal);
+    if (remote->ssl) {
+        redisFreeSSLContext(remote->ssl);
+    }
+    (void)pthread_cond_destroy(&remote->tried_cond);
+    (void)pthread_mutex_destroy(&remote->lock);
+    free(remote);
+}
+
+static const struct hearth_backing_ops OPS = {
+    .destroy = remote_destroy,
+    .put = remote_put,
+    .get = remote_get,
+    .seek = remote_seek,
+    .touch = remote_touch,
+    .reject = remote_reject,
+    .remove = remote_remove,
+    .poll = remote_poll,
+    .wait = remote_wait,
+    .stats = remote_stats,
+    .set_wake = remote_set_wake,
+};
+
+static int start(struct remote *remote, struct remote_link *link, const struct remote_task *task) {
+    link->remote = remote;
+    link->task = task;
+    link->inbox_end = &link->inbox;
+    link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    link->has_thread = link->wake_fd >= 0 && pthread_create(&link->thread, NULL, run, link) == 0;
+    if (!link->has_thread && link->wake_fd >= 0) {
+        (void)close(link->wake_fd);
+    }
+    return link->has_thread ? HEARTH_OK : HEARTH_ERR_NOMEM;
+}
+
+/* The first prompt is to find what the store has: a store that answers at all does so within the timeout. */
+static void wait_tried(struct remote *remote) {
+    const int64_t until_us = hearth_clock_us() + remote->params.timeout_us;
+    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
+                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
+    (void)pthread_mutex_lock(&remote->lock);
+    while (!(remote->reader.tried && remote->writer.tried) &&
+           pthread_cond_timedwait(&remote->tried_cond, &remote->lock, &until) != ETIMEDOUT) {
+        continue;
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+}
+
+static int open_keys(struct remote *remote, struct hearth_errmsg *msg) {
+    if (remote->address.tls) {
+        redisSSLContextError error = REDIS_SSL_CTX_NONE;
+        (void)redisInitOpenSSL();
+        const char *ca = remote->params.ca_file;
+        redisSSLOptions options = {.cacert_filename = ca,
+                                   .capath = ca ? NULL : "/etc/ssl/certs",
+                                   .server_name = remote->address.host,
+                                   .verify_mode = REDIS_SSL_VERIFY_PEER};
+        remote->ssl = redisCreateSSLContextWithOptions(&options, &error);
+        if (!remote->ssl) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", redisSSLContextGetError(error));
+        }
+    }
+    if (!remote->params.key_file) {
+        return HEARTH_OK;
+    }
+    const int err = hearth_seal_create(remote->params.key_file, &remote->seal, msg);
+    if (err == HEARTH_OK) {
+        remote->backing.key = hearth_seal_id(remote->seal);
+    }
+    return err;
+}
+
+int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
+                         struct hearth_errmsg *msg) {
+    pthread_condattr_t attr;
+    struct hearth_events_entry *scanned = calloc(1, sizeof *scanned);
+    struct remote *remote = calloc(1, sizeof *remote);
+    if (!remote || !scanned) {
+        free(remote);
+        free(scanned);
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    remote->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
+    remote->params = *params;
+    remote->params.queue_bytes = params->queue_bytes ? params->queue_bytes : QUEUE_BYTES;
+    remote->model = hearth_model_id(params->fingerprint, params->page_tokens);
+    remote->known.budget_bytes = KNOWN_BYTES;
+    remote->stats.budget_bytes = 0;
+    remote->stats.scanned = true;
+    hearth_events_init(&remote->events);
+    (void)pthread_mutex_init(&remote->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&remote->tried_cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    scanned->event.type = HEARTH_BACKING_SCANNED;
+    hearth_events_post(&remote->events, scanned);
+    int err = hearth_remote_address_parse(params->url, &remote->address, msg);
+    err = err == HEARTH_OK ? open_keys(remote, msg) : err;
+    if (err == HEARTH_OK && (start(remote, &remote->reader, &hearth_remote_reading) != HEARTH_OK ||
+                             start(remote, &remote->writer, &hearth_remote_writing) != HEARTH_OK)) {
+        err = hearth_fail(msg, HEARTH_ERR_NOMEM, "no thread can be started");
+    }
+    remote->params.url = remote->params.key_file = remote->params.ca_file = NULL; /* the caller's */
+    if (err != HEARTH_OK) {
+        remote_destroy(&remote->backing);
+        return err;
+    }
+    wait_tried(remote);
+    *out = &remote->backing;
+    return HEARTH_OK;
+}

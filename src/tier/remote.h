@@ -1,0 +1,44 @@
+/* The remote tier: a backing tier on Redis or Valkey, which several boxes share. Layout and failures: docs/cluster.md.
+ *
+ * Nothing is scanned. What a prompt may resume from is asked for when the prompt comes (seek): the digests of its
+ * blocks go out in one round trip, and what hangs on them arrives as FOUND. The store may lose any value at any time
+ * (its maxmemory policy, an expiry, another box): that is a miss. It is not trusted: a value is the bytes of a file of
+ * the disk tier (tier/format.h), verified and, with a key, opened before it is used. */
+#ifndef HEARTH_TIER_REMOTE_H
+#define HEARTH_TIER_REMOTE_H
+
+#include "tier/backing.h"
+
+struct hearth_remote_params {
+    const char *url; /* redis://[[user]:password@]host[:port][/db], rediss://… (TLS), unix://PATH[?db=N] */
+    struct hearth_digest fingerprint; /* of the engine: with page_tokens it begins every name in the store */
+    int32_t page_tokens;
+    const char *key_file; /* what is stored is sealed with it; NULL: in the clear */
+    const char *ca_file;  /* rediss://: certificates to trust; NULL: the system's */
+    bool compress;        /* zstd */
+    int64_t ttl_s;        /* a value expires so long after its last use */
+    int64_t timeout_us;   /* without an answer for so long, the store is taken for gone */
+    uint64_t state_bytes; /* no item's state is longer: what says so is not believed; 0: not known */
+    uint64_t queue_bytes; /* most that waits to be written; 0: 512 MiB */
+};
+
+/* Checks the parameters and starts the threads; waits for the first connection, or its failure, for at most the
+ * timeout. A store that cannot be reached is no error: it is tried again by itself, and /health says so. Strings are
+ * copied. Errors: INVALID (the URL, the key file, the certificates), IO (the key file cannot be read), NOMEM; one clear
+ * line in `msg`, which never shows a password. */
+int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
+                         struct hearth_errmsg *msg);
+
+/* Where a URL leads. */
+struct hearth_remote_address {
+    char *host, *path;     /* one of them */
+    char *user, *password; /* NULL: none */
+    char label[128];       /* for people: without the password */
+    int port, db;
+    bool tls;
+};
+/* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
+int hearth_remote_address_parse(const char *url, struct hearth_remote_address *out, struct hearth_errmsg *msg);
+void hearth_remote_address_finish(struct hearth_remote_address *address); /* wipes the password */
+
+#endif

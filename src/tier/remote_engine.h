@@ -1,0 +1,173 @@
+/* What the files of the remote tier share (tier/remote.h).
+ *
+ * Two threads with a connection each: the reader seeks and gets, the writer puts, removes and touches, so that what is
+ * written never delays what a prompt waits for. From the bottom up:
+ *
+ *     remote_address.c   URLs
+ *     remote_known.c     what is known to be in the store: name, base, size
+ *     remote_link.c      a connection: handshake, deadlines, failure, trying again; inboxes
+ *     remote_read.c      seek, get
+ *     remote_write.c     put, remove, touch
+ *     remote.c           the threads, the calls of the cache
+ *
+ * Names in the store (hex digits; MODEL is the name of the disk tier's directory for the model):
+ *
+ *     hearth:MODEL:i:BASE      a hash: name of an item -> its header (tier/format.h) without the padding
+ *     hearth:MODEL:s:NAME:K    bytes [K, K + 1) * REMOTE_CHUNK of the item's payload
+ *
+ * The header is written last, so an item is in the index when it is whole. */
+#ifndef HEARTH_TIER_REMOTE_ENGINE_H
+#define HEARTH_TIER_REMOTE_ENGINE_H
+
+#include "base/lru.h"
+#include "base/seal.h"
+#include "tier/directory.h"
+#include "tier/events.h"
+#include "tier/format.h"
+#include "tier/remote.h"
+
+#include <hiredis.h>
+
+#include <async.h>
+#include <hiredis_ssl.h>
+
+/* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
+#define REMOTE_CHUNK ((size_t)1 << 20)
+#define REMOTE_KEY_BYTES 128
+
+struct remote;
+struct remote_op;
+
+/* ---- links ---- */
+
+enum remote_link_state { REMOTE_DOWN, REMOTE_CONNECTING, REMOTE_UP };
+
+/* What is done on a link, on its thread. */
+struct remote_task {
+    /* An operation begins; it ends with hearth_remote_op_end(). */
+    void (*begin)(struct remote_op *op);
+    /* A reply came; NULL: the connection ended first. */
+    void (*reply)(struct remote_op *op, const redisReply *reply);
+};
+
+/* A connection and the thread that drives it. */
+struct remote_link {
+    struct remote *remote;
+    const struct remote_task *task;
+    pthread_t thread;
+    bool has_thread;
+    int wake_fd; /* an eventfd: something is in the inbox, or the thread is to end */
+    /* under remote->lock */
+    struct remote_op *inbox, **inbox_end;
+    size_t inbox_count;
+    bool stop;
+    bool tried; /* the first attempt to connect has ended */
+    enum remote_link_state state;
+    /* the thread's own */
+    redisAsyncContext *context; /* NULL: none */
+    bool want_read, want_write;
+    struct remote_op *ops; /* under way */
+    size_t owed;           /* replies */
+    int64_t deadline_us;   /* of the handshake */
+    int64_t heard_us;      /* when the store was last heard */
+    int64_t retry_us, backoff_us;
+};
+
+/* ---- operations ---- */
+
+/* A DISCARD is a REMOVE of what does not verify, which nothing waits for. */
+enum remote_op_kind { REMOTE_SEEK, REMOTE_GET, REMOTE_PUT, REMOTE_REMOVE, REMOTE_DISCARD, REMOTE_TOUCH };
+
+struct remote_op {
+    struct hearth_events_entry answer; /* first: it becomes the event */
+    struct remote_op *next;
+    enum remote_op_kind kind;
+    struct remote_link *link;
+    struct hearth_digest name, base;
+    size_t chunks;                /* of the payload */
+    struct hearth_buf header;     /* PUT: to be written. GET: as it came */
+    struct hearth_buf body;       /* the payload, likewise */
+    struct hearth_record *record; /* PUT */
+    struct hearth_blob *blob;     /* PUT; NULL: no state */
+    bool replaces;
+    struct hearth_digest replaced;
+    struct hearth_digest *bases; /* SEEK */
+    struct hearth_digest *names; /* TOUCH */
+    size_t n;                    /* of these */
+    /* replies */
+    size_t sent, answered;
+    int step;
+    bool lost;    /* the connection ended, or the store answered with an error */
+    bool missing; /* not all of it is there */
+};
+
+/* ---- the tier ---- */
+
+struct remote {
+    struct hearth_backing backing; /* first */
+    struct hearth_remote_params params;
+    struct hearth_remote_address address;
+    struct hearth_model_id model;
+    struct hearth_seal *seal;
+    redisSSLContext *ssl;
+    struct hearth_events events;
+    struct remote_link reader, writer;
+    pthread_mutex_t lock; /* of the inboxes, the table and the figures */
+    pthread_cond_t tried_cond;
+    struct hearth_lru known;      /* by name */
+    struct hearth_table known_at; /* the same by base */
+    struct hearth_backing_stats stats;
+    bool write_failing; /* the store refuses writes: full, or a read-only replica */
+    int64_t write_retry_us;
+    uint64_t ticket; /* of the newest seek */
+};
+
+/* ---- remote_known.c: under remote->lock ---- */
+
+struct remote_known {
+    struct hearth_lru_entry entry; /* first; its key is the name */
+    struct hearth_link at;         /* its key is the base */
+    uint64_t payload_bytes;
+    int64_t touched_us;
+    uint64_t seen; /* the ticket of the seek that saw it last */
+};
+
+struct remote_known *hearth_remote_known_find(struct remote *remote, struct hearth_digest name);
+/* Adds an item, or notes that it is still there. Out of memory: it is not known, and a miss. */
+struct remote_known *hearth_remote_known_add(struct remote *remote, struct hearth_digest name,
+                                             struct hearth_digest base, uint64_t payload_bytes);
+void hearth_remote_known_remove(struct remote *remote, struct remote_known *known);
+void hearth_remote_known_finish(struct remote *remote);
+
+/* ---- remote_link.c: of the link's thread ---- */
+
+/* Connects, waits for the store, the inbox or `until_us`, and deals with what came. */
+void hearth_remote_link_turn(struct remote_link *link, int64_t until_us);
+/* The connection is of no use any more; what is under way fails. `format` says why, for people. */
+void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hearth_remote_link_close(struct remote_link *link);
+/* Sends a command of the operation; the replies come in the order of the calls, and none before this returns. `lens`:
+ * of the arguments; NULL: they are strings. False: the link is down, and op->lost is set. */
+bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const size_t *lens);
+/* An operation for the link's thread; false: op is NULL, or with `only_up` the link has no connection. Any thread. */
+struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_backing_event_type type,
+                                        struct hearth_digest name);
+bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up);
+/* Takes the operation from the link's list. */
+void hearth_remote_op_leave(struct remote_op *op);
+/* The answer goes to the cache, and the rest of the operation is freed. */
+void hearth_remote_op_end(struct remote_op *op);
+
+/* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
+void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);
+
+/* The name of an item's header hash, or of a chunk of its payload. */
+void hearth_remote_key_index(const struct remote *remote, struct hearth_digest base, char key[REMOTE_KEY_BYTES]);
+void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest name, size_t chunk,
+                             char key[REMOTE_KEY_BYTES]);
+
+/* ---- remote_read.c, remote_write.c ---- */
+
+extern const struct remote_task hearth_remote_reading, hearth_remote_writing;
+
+#endif

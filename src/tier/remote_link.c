@@ -1,0 +1,364 @@
+/* A connection to the store: handshake, replies, deadlines, failure, trying again.
+ *
+ *     DOWN --retry_us--> CONNECTING --AUTH, SELECT, PING answered--> UP
+ *       ^-------------------------------- any failure ---------------'
+ *
+ * A connection fails when the store closes it, when the handshake is refused or takes too long, and when the store is
+ * silent for the timeout while it owes an answer. Everything under way is lost then, and answered; the next attempt
+ * comes after 1 s, 2 s, ... 30 s. Until it succeeds the tier takes no operation, so nothing waits for a store that is
+ * gone.
+ *
+ * Invariant: `context` is the connection that commands may be sent on. hiredis calls back for every command that was
+ * sent, also when it frees the connection; `context` is NULL by then. */
+#include "tier/remote_engine.h"
+
+#include "base/clock.h"
+#include "base/health.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define RETRY_MIN_US 1000000
+#define RETRY_MAX_US 30000000
+
+/* ---- names ---- */
+
+void hearth_remote_key_index(const struct remote *remote, struct hearth_digest base, char key[REMOTE_KEY_BYTES]) {
+    char hex[33];
+    hearth_digest_hex(base, hex);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:i:%s", remote->model.hex, hex);
+}
+
+void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest name, size_t chunk,
+                             char key[REMOTE_KEY_BYTES]) {
+    char hex[33];
+    hearth_digest_hex(name, hex);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:%s:%zu", remote->model.hex, hex, chunk);
+}
+
+/* ---- operations ---- */
+
+void hearth_remote_op_leave(struct remote_op *op) {
+    struct remote_op **place = &op->link->ops;
+    while (*place != op) {
+        place = &(*place)->next;
+    }
+    *place = op->next;
+}
+
+void hearth_remote_op_end(struct remote_op *op) {
+    struct remote *remote = op->link->remote;
+    hearth_record_destroy(op->record);
+    hearth_buf_finish(&op->header);
+    hearth_buf_finish(&op->body);
+    free(op->bases);
+    free(op->names);
+    if (op->blob) {
+        hearth_blob_unref(op->blob);
+    }
+    if (op->kind == REMOTE_TOUCH || op->kind == REMOTE_DISCARD) {
+        free(op);
+    } else {
+        hearth_events_post(&remote->events, &op->answer);
+    }
+}
+
+static void on_reply(redisAsyncContext *context, void *reply, void *user);
+
+bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const size_t *lens) {
+    struct remote_link *link = op->link;
+    if (op->lost || link->state != REMOTE_UP ||
+        redisAsyncCommandArgv(link->context, on_reply, op, argc, argv, lens) != REDIS_OK) {
+        op->lost = true;
+        return false;
+    }
+    if (link->owed++ == 0) {
+        link->heard_us = hearth_clock_us(); /* it had nothing to say before */
+    }
+    op->sent++;
+    return true;
+}
+
+/* ---- inboxes ---- */
+
+bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up) {
+    struct remote *remote = link->remote;
+    if (!op) {
+        return false;
+    }
+    op->link = link;
+    (void)pthread_mutex_lock(&remote->lock);
+    const bool takes = !only_up || link->state == REMOTE_UP;
+    if (takes) {
+        op->next = NULL;
+        *link->inbox_end = op;
+        link->inbox_end = &op->next;
+        link->inbox_count++;
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (takes) {
+        (void)eventfd_write(link->wake_fd, 1);
+    }
+    return takes;
+}
+
+struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_backing_event_type type,
+                                        struct hearth_digest name) {
+    struct remote_op *op = calloc(1, sizeof *op);
+    if (op) {
+        op->kind = kind;
+        op->name = name;
+        op->answer.event = (struct hearth_backing_event){.type = type, .name = name};
+    }
+    return op;
+}
+
+void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks) {
+    struct remote_op *op = hearth_remote_op_make(REMOTE_DISCARD, HEARTH_BACKING_REMOVED, name);
+    if (op) {
+        op->base = base;
+        op->chunks = chunks;
+    }
+    if (!hearth_remote_submit(&remote->writer, op, true)) {
+        free(op); /* it is found bad again */
+    }
+}
+
+/* ---- failure ---- */
+
+/* The connection is over; `trouble` is for people. */
+static void down(struct remote_link *link, const char *trouble) {
+    struct remote *remote = link->remote;
+    const int64_t now_us = hearth_clock_us();
+    link->context = NULL;
+    link->want_read = link->want_write = false;
+    link->backoff_us = link->backoff_us == 0 ? RETRY_MIN_US : 2 * link->backoff_us;
+    link->backoff_us = link->backoff_us > RETRY_MAX_US ? RETRY_MAX_US : link->backoff_us;
+    link->retry_us = now_us + link->backoff_us;
+    (void)pthread_mutex_lock(&remote->lock);
+    const bool stopping = link->stop;
+    link->state = REMOTE_DOWN;
+    link->tried = true;
+    remote->stats.failing = true;
+    remote->stats.io_errors++;
+    (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s", trouble);
+    (void)pthread_cond_broadcast(&remote->tried_cond);
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (!stopping) {
+        hearth_health_raise(HEARTH_HEALTH_KV_REMOTE,
+                            "remote: %s: %s; this box computes and keeps its state by itself, the store is tried "
+                            "again by itself",
+                            remote->address.label, trouble);
+    }
+}
+
+/* hiredis has given a connection up. */
+static void gone(struct remote_link *link, const redisAsyncContext *context) {
+    if (link->context == context) {
+        down(link, context->errstr && *context->errstr ? context->errstr : "the store closed the connection");
+    }
+}
+
+void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) {
+    char trouble[160];
+    va_list args;
+    redisAsyncContext *context = link->context;
+    if (!context) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(trouble, sizeof trouble, format, args);
+    va_end(args);
+    down(link, trouble);
+    redisAsyncFree(context);
+}
+
+void hearth_remote_link_close(struct remote_link *link) {
+    hearth_remote_link_fail(link, "the server ends");
+    (void)close(link->wake_fd);
+}
+
+/* ---- hiredis calls ---- */
+
+static void add_read(void *user) {
+    ((struct remote_link *)user)->want_read = true;
+}
+
+static void del_read(void *user) {
+    ((struct remote_link *)user)->want_read = false;
+}
+
+static void add_write(void *user) {
+    ((struct remote_link *)user)->want_write = true;
+}
+
+static void del_write(void *user) {
+    ((struct remote_link *)user)->want_write = false;
+}
+
+static void on_reply(redisAsyncContext *context, void *reply, void *user) {
+    struct remote_op *op = user;
+    if (!reply) {
+        gone(op->link, context);
+        op->lost = true;
+    }
+    op->link->heard_us = hearth_clock_us();
+    op->link->owed--;
+    op->answered++;
+    op->link->task->reply(op, reply);
+}
+
+static void up(struct remote_link *link) {
+    struct remote *remote = link->remote;
+    link->backoff_us = 0;
+    (void)pthread_mutex_lock(&remote->lock);
+    link->state = REMOTE_UP;
+    link->tried = true;
+    const bool all = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP && !remote->write_failing;
+    if (all) {
+        remote->stats.failing = false;
+        remote->stats.trouble[0] = '\0';
+    }
+    (void)pthread_cond_broadcast(&remote->tried_cond);
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (all) {
+        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    }
+}
+
+/* Answers of AUTH and SELECT (user data: the link), and of PING, which is the last. */
+static bool handshake_good(struct remote_link *link, redisAsyncContext *context, const redisReply *reply) {
+    if (!reply) {
+        gone(link, context);
+        return false;
+    }
+    link->heard_us = hearth_clock_us();
+    if (link->context == context && reply->type == REDIS_REPLY_ERROR) {
+        const bool password = strncmp(reply->str, "NOAUTH", 6) == 0 || strncmp(reply->str, "WRONGPASS", 9) == 0;
+        hearth_remote_link_fail(link, "%s%s", reply->str, password ? " (the password stands in --kv-remote)" : "");
+    }
+    return link->context == context;
+}
+
+static void on_handshake(redisAsyncContext *context, void *reply, void *user) {
+    (void)handshake_good(user, context, reply);
+}
+
+static void on_ping(redisAsyncContext *context, void *reply, void *user) {
+    if (handshake_good(user, context, reply)) {
+        up(user);
+    }
+}
+
+static void on_connect(redisAsyncContext *context, int status) {
+    struct remote_link *link = context->data;
+    const struct hearth_remote_address *address = &link->remote->address;
+    if (status != REDIS_OK) {
+        gone(link, context);
+        return;
+    }
+    const char *auth[] = {"AUTH", address->user ? address->user : address->password, address->password};
+    char db[16];
+    (void)snprintf(db, sizeof db, "%d", address->db);
+    if (address->password) {
+        (void)redisAsyncCommandArgv(context, on_handshake, link, address->user ? 3 : 2, auth, NULL);
+    }
+    if (address->db != 0) {
+        (void)redisAsyncCommand(context, on_handshake, link, "SELECT %s", db);
+    }
+    (void)redisAsyncCommand(context, on_ping, link, "PING");
+}
+
+static void on_disconnect(const redisAsyncContext *context, int status) {
+    (void)status;
+    gone(context->data, context);
+}
+
+/* ---- connecting ---- */
+
+static void connect_link(struct remote_link *link) {
+    struct remote *remote = link->remote;
+    redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC};
+    if (remote->address.path) {
+        REDIS_OPTIONS_SET_UNIX(&options, remote->address.path);
+    } else {
+        REDIS_OPTIONS_SET_TCP(&options, remote->address.host, remote->address.port);
+    }
+    redisAsyncContext *context = redisAsyncConnectWithOptions(&options);
+    link->context = context;
+    link->heard_us = hearth_clock_us();
+    link->deadline_us = link->heard_us + remote->params.timeout_us;
+    if (!context) {
+        down(link, "out of memory");
+        return;
+    }
+    context->data = link;
+    if (context->err || (remote->ssl && redisInitiateSSLWithContext(&context->c, remote->ssl) != REDIS_OK)) {
+        hearth_remote_link_fail(link, "%s", context->c.errstr[0] ? context->c.errstr : "TLS failed");
+        return;
+    }
+    context->ev.data = link;
+    context->ev.addRead = add_read;
+    context->ev.delRead = del_read;
+    context->ev.addWrite = add_write;
+    context->ev.delWrite = del_write;
+    (void)pthread_mutex_lock(&remote->lock);
+    link->state = REMOTE_CONNECTING;
+    (void)pthread_mutex_unlock(&remote->lock);
+    (void)redisAsyncSetConnectCallbackNC(context, on_connect);
+    (void)redisAsyncSetDisconnectCallback(context, on_disconnect);
+}
+
+/* ---- a turn ---- */
+
+static int64_t earlier(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* When something is to be done although nothing is heard. */
+static int64_t next_deadline(const struct remote_link *link) {
+    if (!link->context) {
+        return link->retry_us;
+    }
+    int64_t at_us = link->state == REMOTE_UP ? INT64_MAX : link->deadline_us;
+    return link->owed > 0 ? earlier(at_us, link->heard_us + link->remote->params.timeout_us) : at_us;
+}
+
+void hearth_remote_link_turn(struct remote_link *link, int64_t until_us) {
+    int64_t now_us = hearth_clock_us();
+    if (!link->context && now_us >= link->retry_us) {
+        connect_link(link);
+    }
+    const int64_t at_us = earlier(until_us, next_deadline(link));
+    struct pollfd fds[2] = {{.fd = link->wake_fd, .events = POLLIN}, {.fd = -1}};
+    if (link->context) {
+        fds[1].fd = link->context->c.fd;
+        fds[1].events = (short)((link->want_read ? POLLIN : 0) | (link->want_write ? POLLOUT : 0));
+    }
+    const int64_t wait_ms = at_us > now_us ? (at_us - now_us + 999) / 1000 : 0;
+    if (poll(fds, 2, wait_ms > 60000 ? 60000 : (int)wait_ms) > 0) {
+        if (fds[0].revents) {
+            uint64_t count;
+            (void)!read(link->wake_fd, &count, sizeof count);
+        }
+        if (link->context && fds[1].revents & (POLLIN | POLLERR | POLLHUP)) {
+            link->heard_us = hearth_clock_us();
+            redisAsyncHandleRead(link->context);
+        }
+        if (link->context && fds[1].revents & POLLOUT) {
+            redisAsyncHandleWrite(link->context);
+        }
+    }
+    now_us = hearth_clock_us();
+    if (link->context && next_deadline(link) <= now_us) {
+        hearth_remote_link_fail(link, "no answer within %" PRId64 " ms", link->remote->params.timeout_us / 1000);
+    }
+}

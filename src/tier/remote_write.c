@@ -1,0 +1,285 @@
+/* Put, remove, touch.
+ *
+ *     PUT      0. HEXISTS of the header, EXISTS of all chunks: what another box has written is not sent again
+ *              1. SET of each chunk
+ *              2. HSET of the header, and what the item replaces goes
+ *     REMOVE   HDEL of the header, UNLINK of the chunks
+ *     TOUCH    EXPIRE of the index and the chunks, when much of their time has passed
+ *
+ * A store that refuses to write (full, a read-only replica, a disk of its own that failed) goes on being read: writing
+ * is suspended and tried again with the next put after a while. */
+#include "tier/remote_engine.h"
+
+#include "base/clock.h"
+#include "base/health.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REFUSED_US 10000000 /* how long nothing is put after the store refused to write */
+#define TOUCH_SHARE 8       /* an item is touched again after this part of its time to live */
+
+/* ---- commands ---- */
+
+static bool send_expire(struct remote_op *op, const char *key) {
+    char ttl[24];
+    const char *argv[] = {"EXPIRE", key, ttl};
+    (void)snprintf(ttl, sizeof ttl, "%lld", (long long)op->link->remote->params.ttl_s);
+    return op->link->remote->params.ttl_s == 0 || hearth_remote_send(op, 3, argv, NULL);
+}
+
+/* A command whose arguments are the keys of an item's chunks. */
+static void send_chunk_keys(struct remote_op *op, const char *command, struct hearth_digest name, size_t chunks) {
+    const char **argv = malloc((chunks + 1) * sizeof *argv);
+    char(*keys)[REMOTE_KEY_BYTES] = malloc(chunks * sizeof *keys);
+    if (argv && (keys || chunks == 0)) {
+        argv[0] = command;
+        for (size_t i = 0; i < chunks; i++) {
+            hearth_remote_key_chunk(op->link->remote, name, i, keys[i]);
+            argv[i + 1] = keys[i];
+        }
+        (void)(chunks > 0 && hearth_remote_send(op, (int)chunks + 1, argv, NULL));
+    } else {
+        op->lost = true;
+    }
+    free(argv);
+    free(keys);
+}
+
+/* A command on the item's field of its block's index. */
+static bool send_field(struct remote_op *op, const char *command, struct hearth_digest name) {
+    char key[REMOTE_KEY_BYTES], hex[33];
+    const char *argv[] = {command, key, hex};
+    hearth_remote_key_index(op->link->remote, op->base, key);
+    hearth_digest_hex(name, hex);
+    return hearth_remote_send(op, 3, argv, NULL);
+}
+
+/* ---- put ---- */
+
+static const void *payload(const struct remote_op *op, size_t *len) {
+    if (op->body.len > 0 || !op->blob) {
+        *len = op->body.len;
+        return op->body.data;
+    }
+    return hearth_blob_data(op->blob, len);
+}
+
+static bool encode(struct remote_op *op) {
+    struct remote *remote = op->link->remote;
+    size_t len = 0;
+    const void *state = op->blob ? hearth_blob_data(op->blob, &len) : NULL;
+    const struct hearth_format_params params = {.fingerprint = remote->params.fingerprint,
+                                                .page_tokens = remote->params.page_tokens,
+                                                .seal = remote->seal,
+                                                .compress = remote->params.compress};
+    if ((op->blob && !hearth_blob_verifies(op->blob)) ||
+        hearth_format_write(&params, op->record, state, len, &op->header, &op->body) != HEARTH_OK) {
+        return false;
+    }
+    while (op->header.len > 0 && op->header.data[op->header.len - 1] == 0) {
+        op->header.len--; /* the padding */
+    }
+    (void)payload(op, &len);
+    op->chunks = (len + REMOTE_CHUNK - 1) / REMOTE_CHUNK;
+    return true;
+}
+
+static void send_chunks(struct remote_op *op) {
+    size_t len;
+    const char *bytes = payload(op, &len);
+    char key[REMOTE_KEY_BYTES], ttl[24];
+    (void)snprintf(ttl, sizeof ttl, "%lld", (long long)op->link->remote->params.ttl_s);
+    for (size_t i = 0; i < op->chunks; i++) {
+        const size_t at = i * REMOTE_CHUNK, n = len - at < REMOTE_CHUNK ? len - at : REMOTE_CHUNK;
+        hearth_remote_key_chunk(op->link->remote, op->name, i, key);
+        const char *argv[] = {"SET", key, bytes + at, "EX", ttl};
+        const size_t lens[] = {3, strlen(key), n, 2, strlen(ttl)};
+        if (!hearth_remote_send(op, op->link->remote->params.ttl_s > 0 ? 5 : 3, argv, lens)) {
+            return;
+        }
+    }
+}
+
+static void send_header(struct remote_op *op) {
+    char key[REMOTE_KEY_BYTES], hex[33];
+    hearth_remote_key_index(op->link->remote, op->base, key);
+    hearth_digest_hex(op->name, hex);
+    const char *argv[] = {"HSET", key, hex, (const char *)op->header.data};
+    const size_t lens[] = {4, strlen(key), 32, op->header.len};
+    if (!hearth_remote_send(op, 4, argv, lens) || !send_expire(op, key) || !op->replaces) {
+        return;
+    }
+    struct remote *remote = op->link->remote;
+    size_t chunks = 0;
+    (void)pthread_mutex_lock(&remote->lock);
+    struct remote_known *old = hearth_remote_known_find(remote, op->replaced);
+    if (old) {
+        chunks = (size_t)((old->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        hearth_remote_known_remove(remote, old);
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (send_field(op, "HDEL", op->replaced)) {
+        send_chunk_keys(op, "UNLINK", op->replaced, chunks);
+    }
+}
+
+static void note_written(struct remote_op *op) {
+    struct remote *remote = op->link->remote;
+    size_t len;
+    (void)payload(op, &len);
+    (void)pthread_mutex_lock(&remote->lock);
+    (void)hearth_remote_known_add(remote, op->name, op->base, len);
+    if (!op->missing) {
+        remote->stats.deduplicated++;
+    } else {
+        remote->stats.written++;
+        remote->stats.written_bytes += len + op->header.len;
+    }
+    const bool works_again = remote->write_failing;
+    remote->write_failing = false;
+    if (works_again) {
+        remote->stats.failing = remote->reader.state != REMOTE_UP;
+        remote->stats.trouble[0] = '\0';
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (works_again) {
+        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    }
+}
+
+/* Everything that was sent is answered. True: the operation goes on. */
+static bool put_next(struct remote_op *op) {
+    if (op->lost || (op->step == 0 && !op->missing) || op->step == 2) {
+        return false;
+    }
+    op->step++;
+    if (op->step == 1) {
+        send_chunks(op);
+        op->step += op->chunks == 0;
+    }
+    if (op->step == 2) {
+        send_header(op);
+    }
+    return op->sent > op->answered;
+}
+
+/* ---- touch ---- */
+
+static void touch_begin(struct remote_op *op) {
+    struct remote *remote = op->link->remote;
+    const int64_t now_us = hearth_clock_us(), ttl_us = remote->params.ttl_s * 1000000;
+    for (size_t i = 0; i < op->n; i++) {
+        char key[REMOTE_KEY_BYTES];
+        size_t chunks = 0;
+        (void)pthread_mutex_lock(&remote->lock);
+        struct remote_known *known = hearth_remote_known_find(remote, op->names[i]);
+        const bool due = known && now_us - known->touched_us >= ttl_us / TOUCH_SHARE;
+        if (due) {
+            known->touched_us = now_us;
+            op->base = known->at.key;
+            chunks = (size_t)((known->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        }
+        (void)pthread_mutex_unlock(&remote->lock);
+        hearth_remote_key_index(remote, op->base, key);
+        bool sent = due && send_expire(op, key);
+        for (size_t k = 0; sent && k < chunks; k++) {
+            hearth_remote_key_chunk(remote, op->names[i], k, key);
+            sent = send_expire(op, key);
+        }
+    }
+}
+
+/* ---- remove ---- */
+
+static void remove_begin(struct remote_op *op) {
+    struct remote *remote = op->link->remote;
+    (void)pthread_mutex_lock(&remote->lock);
+    struct remote_known *known = hearth_remote_known_find(remote, op->name);
+    const bool there = known != NULL || !hearth_digest_is_zero(op->base);
+    if (known) {
+        op->base = known->at.key;
+        op->chunks = (size_t)((known->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        hearth_remote_known_remove(remote, known);
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (there && send_field(op, "HDEL", op->name)) {
+        send_chunk_keys(op, "UNLINK", op->name, op->chunks);
+    }
+}
+
+/* ---- entry ---- */
+
+static void end(struct remote_op *op) {
+    struct hearth_backing_event *event = &op->answer.event;
+    struct remote *remote = op->link->remote;
+    if (op->kind == REMOTE_PUT) {
+        event->type = op->lost ? HEARTH_BACKING_DROPPED : HEARTH_BACKING_WRITTEN;
+        size_t len = 0;
+        if (op->blob) {
+            (void)hearth_blob_data(op->blob, &len);
+        }
+        if (!op->lost) {
+            note_written(op);
+        }
+        (void)pthread_mutex_lock(&remote->lock);
+        remote->stats.queued_bytes -= len;
+        remote->stats.dropped += op->lost;
+        (void)pthread_mutex_unlock(&remote->lock);
+    } else {
+        event->err = op->lost ? HEARTH_ERR_IO : HEARTH_OK;
+    }
+    hearth_remote_op_leave(op);
+    hearth_remote_op_end(op);
+}
+
+static void go_on(struct remote_op *op) {
+    if (op->sent == op->answered && !(op->kind == REMOTE_PUT && put_next(op))) {
+        end(op);
+    }
+}
+
+static void begin(struct remote_op *op) {
+    switch (op->kind) {
+    case REMOTE_PUT:
+        op->lost = op->link->state != REMOTE_UP || !encode(op);
+        if (!op->lost && send_field(op, "HEXISTS", op->name)) {
+            send_chunk_keys(op, "EXISTS", op->name, op->chunks);
+        }
+        break;
+    case REMOTE_TOUCH: touch_begin(op); break;
+    default: remove_begin(op); break;
+    }
+    go_on(op);
+}
+
+/* The store answers, and refuses. */
+static void refused(struct remote *remote, const char *text) {
+    const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0;
+    (void)pthread_mutex_lock(&remote->lock);
+    remote->write_failing = remote->stats.failing = true;
+    remote->write_retry_us = hearth_clock_us() + REFUSED_US;
+    (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s",
+                   full      ? "it is full and evicts nothing (set its maxmemory-policy to allkeys-lru)"
+                   : replica ? "it is a read-only replica (give the primary's address)"
+                             : text);
+    char trouble[sizeof remote->stats.trouble];
+    memcpy(trouble, remote->stats.trouble, sizeof trouble);
+    (void)pthread_mutex_unlock(&remote->lock);
+    hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s takes no new state: %s; what it has is read",
+                        remote->address.label, trouble);
+}
+
+static void take_reply(struct remote_op *op, const redisReply *reply) {
+    if (reply && reply->type == REDIS_REPLY_ERROR) {
+        op->lost = true;
+        refused(op->link->remote, reply->str);
+    } else if (reply && op->kind == REMOTE_PUT && op->step == 0) {
+        const long long want = op->answered == 1 ? 1 : (long long)op->chunks;
+        op->missing = op->missing || reply->type != REDIS_REPLY_INTEGER || reply->integer != want;
+    }
+    go_on(op);
+}
+
+const struct remote_task hearth_remote_writing = {.begin = begin, .reply = take_reply};

@@ -1,0 +1,97 @@
+"""A redis-server of a test's own, and the few words that tests say to it.
+
+Debian's redis-tools holds the server under the name of redis-check-rdb: what it does depends on the name it is given.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from lib import server as servers
+
+
+PROGRAM = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+
+
+class Store:
+    """A running redis-server, a context manager; TLS with a pair of (certificate, key)."""
+
+    def __init__(self, folder, *flags, port=None, pair=None, password=None):
+        self.port, self.password, self.folder = port or servers.free_port(), password, str(folder)
+        self.path = os.path.join(self.folder, "redis.sock")
+        listen = ["--port", str(self.port)]
+        if pair:
+            listen = ["--port", "0", "--tls-port", str(self.port), "--tls-cert-file", pair[0], "--tls-key-file", pair[1],
+                      "--tls-auth-clients", "no", "--tls-ca-cert-file", pair[0]]
+        self.command = ["redis-server", *listen, "--unixsocket", self.path, "--bind", "127.0.0.1", "--save", "", "--dir",
+                        self.folder, *(["--requirepass", password] if password else []), *flags]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, executable=PROGRAM, stdout=subprocess.DEVNULL, preexec_fn=servers._die_with_parent)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert self.ask("PING") == b"PONG"
+                return
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None, "redis-server does not start"
+                time.sleep(0.02)
+
+    def url(self, scheme="redis"):
+        if scheme == "unix":
+            return f"unix://{self.path}"
+        return f"{scheme}://{':' + self.password + '@' if self.password else ''}127.0.0.1:{self.port}"
+
+    def halt(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.process.send_signal(signal.SIGCONT)
+        self.kill()
+
+    def ask(self, *words):
+        """One command, over the socket in the file; its reply as bytes, int, None or list; an error is a ValueError."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(self.path)
+            stream = connection.makefile("rwb")
+            for command in [*([["AUTH", self.password]] if self.password else []), words]:
+                command = [word if isinstance(word, bytes) else str(word).encode() for word in command]
+                stream.write(b"*%d\r\n" % len(command))
+                for word in command:
+                    stream.write(b"$%d\r\n%b\r\n" % (len(word), word))
+                stream.flush()
+                reply = _read(stream)
+            return reply
+
+    def keys(self, kind):
+        """kind: i (the indexes of blocks) or s (the chunks)."""
+        return sorted(self.ask("KEYS", f"hearth:*:{kind}:*"))
+
+
+def _read(stream):
+    line = stream.readline()
+    mark, rest = line[:1], line[1:-2]
+    if mark == b"+":
+        return rest
+    if mark == b"-":
+        raise ValueError(rest.decode())
+    if mark == b":":
+        return int(rest)
+    if mark == b"$":
+        return None if int(rest) < 0 else stream.read(int(rest) + 2)[:-2]
+    return [_read(stream) for _ in range(int(rest))]

@@ -1,0 +1,342 @@
+"""Boxes that share their state in a Redis, as clients see it: what one has computed another does not compute again; a
+store that fails, forgets or lies costs speed, never an answer.
+
+HEARTH_LIES is how many values each kind of lie is told about (default 6).
+"""
+
+import contextlib
+import functools
+import os
+import random
+import subprocess
+
+import pytest
+
+import ondisk
+from conftest import serve
+from lib import server as servers
+from ondisk import assert_same_reply, computed, content, model_flags, request, wait_until
+from store import PROGRAM, Store
+
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
+# Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
+Talk = functools.partial(ondisk.Talk, foreign=True)
+LIES = int(os.environ.get("HEARTH_LIES", "6"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path) as running:
+        yield running
+
+
+def box(store, *flags, model="sim", scheme="redis", **options):
+    return serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-remote", store.url(scheme),
+                 *flags, **options)
+
+
+def remote(running):
+    return running.client.get("/health")["remote"]
+
+
+def metric(running, name):
+    return running.client.metrics()[f"hearth_remote_{name}"]
+
+
+def wait_written(running):
+    """Waits until the store has what is to be written."""
+    last = []
+
+    def quiet():
+        last.append((metric(running, "queued_bytes"), metric(running, "written_total"),
+                     metric(running, "deduplicated_total"), metric(running, "dropped_total")))
+        return len(last) > 10 and last[-1][0] == 0 and len(set(last[-10:])) == 1
+
+    wait_until(quiet, "all is written")
+
+
+def turn(running, talk, **options):
+    answer = request(running.client, talk.ask(), **options)
+    talk.hear(answer)
+    return answer
+
+
+def reasons(running):
+    return {reason["condition"]: reason["message"] for reason in running.client.get("/health")["reasons"]}
+
+
+# ---------------------------------------------------------------------------------------------------- sharing
+
+@pytest.mark.parametrize("model, compress", [
+    ("sim", "none"), ("sim", "zstd"), pytest.param("tiny", "none", marks=pytest.mark.llama),
+    pytest.param("tiny-hybrid", "none", marks=pytest.mark.llama),
+    pytest.param("tiny-window", "zstd", marks=pytest.mark.llama)])
+@pytest.mark.parametrize("disk", [False, True], ids=["ram", "disk"])
+def test_a_conversation_that_changes_the_box_with_every_turn(store, tmp_path, model, compress, disk):
+    talk, new, spent, known = Talk("wanders"), 0, 0, 0
+    folders = [["--kv-dir", str(tmp_path / f"kv{i}")] if disk else ["--kv-disk", "0"] for i in range(2)]
+    with contextlib.ExitStack() as stack:
+        boxes = [stack.enter_context(box(store, "--kv-compress", compress, *folder, model=model)) for folder in folders]
+        alone = stack.enter_context(serve(*model_flags(model), "-c", "8192", "--cache-ram", "0"))
+        for number in range(8):
+            running = boxes[number % 2]
+            messages = talk.ask()
+            answer = request(running.client, messages)
+            assert_same_reply(model, request(alone.client, messages), answer)
+            talk.hear(answer)
+            prompt = answer["usage"]["prompt_tokens"]
+            new, spent, known = new + prompt - known, spent + computed(answer), prompt
+            wait_written(running)
+    assert spent <= 1.05 * new, (spent, new)
+
+
+def test_what_is_there_is_not_sent_again(store):
+    talk = Talk("twice", system_words=900)
+    with box(store, "--kv-disk", "0") as first:
+        messages = talk.ask()
+        request(first.client, messages)
+        wait_written(first)
+        written = metric(first, "written_total")
+    assert written > 4
+    halted = store.keys("i")
+    with box(store, "--kv-disk", "0") as second:
+        store.halt()  # it is not asked in time, and the prompt is computed
+        answer = request(second.client, messages)
+        assert computed(answer) == answer["usage"]["prompt_tokens"]
+        store.resume()
+        wait_until(lambda: remote(second)["state"] == "ok", "the store is back", 60)
+        request(second.client, [*messages, {"role": "assistant", "content": "So."}, talk.messages[-1]])
+        wait_written(second)
+        assert metric(second, "deduplicated_total") >= written - 2 and set(halted) <= set(store.keys("i"))
+
+
+@pytest.mark.parametrize("scheme", ["redis", "unix", "rediss"])
+def test_ways_to_the_store(tmp_path, scheme):
+    """With a password, by TCP, by a socket in a file, and with TLS."""
+    pair, trust = None, []
+    if scheme == "rediss":
+        pair = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-out", pair[0], "-keyout", pair[1]],
+                       check=True, capture_output=True)
+        trust = ["--kv-remote-ca", pair[0]]
+    talk = Talk("ways", system_words=600)
+    with Store(tmp_path, pair=pair, password=None if scheme == "unix" else "secret") as store:
+        with box(store, *trust, scheme=scheme) as first:
+            request(first.client, talk.ask())
+            wait_written(first)
+            assert remote(first)["state"] == "ok" and "secret" not in first.log()
+        with box(store, *trust, scheme=scheme) as second:
+            answer = request(second.client, talk.messages)
+            assert computed(answer) <= 2, answer["hearth"]
+
+
+def test_a_store_whose_certificate_is_not_trusted(tmp_path):
+    pair = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=elsewhere",
+                    "-out", pair[0], "-keyout", pair[1]], check=True, capture_output=True)
+    with Store(tmp_path, pair=pair) as store, box(store, scheme="rediss") as running:
+        assert remote(running)["state"] == "failing" and "certificate" in reasons(running)["kv_remote"]
+        assert request(running.client, Talk("untrusted").ask())["usage"]["completion_tokens"] > 0
+
+
+# ---------------------------------------------------------------------------------------------------- failures
+
+def served(running, talk):
+    """A request is answered, and soon."""
+    answer = turn(running, talk)
+    assert answer["usage"]["completion_tokens"] > 0
+    return answer
+
+
+def test_a_store_that_is_not_there(tmp_path):
+    with Store(tmp_path) as store:
+        store.kill()
+        with box(store) as running:
+            assert "again by itself" in reasons(running)["kv_remote"]
+            talk = Talk("nobody", system_words=600)
+            served(running, talk)
+            store.start()
+            wait_until(lambda: remote(running)["state"] == "ok", "it is found", 60)
+            assert reasons(running) == {}
+            served(running, talk)
+            wait_written(running)
+            assert store.keys("i")
+
+
+def test_a_store_that_dies_and_returns_empty(store):
+    talk = Talk("dies", system_words=600)
+    with box(store) as running:
+        served(running, talk)
+        wait_written(running)
+        store.kill()
+        for _ in range(3):
+            served(running, talk)
+        assert running.log().count("remote: ") <= 3, running.log()
+        store.start()
+        wait_until(lambda: remote(running)["state"] == "ok", "it is back", 60)
+        served(running, Talk("dies again", system_words=600))
+        wait_written(running)
+        assert store.keys("i")
+
+
+def test_a_store_that_hangs(store):
+    with box(store, "--kv-remote-timeout", "200") as running:
+        store.halt()
+        served(running, Talk("hangs", system_words=600))
+        assert "no answer within 200 ms" in reasons(running)["kv_remote"]
+        store.resume()
+        wait_until(lambda: remote(running)["state"] == "ok", "it answers", 60)
+
+
+@pytest.mark.parametrize("user", ["", ":guess@"], ids=["none", "wrong"])
+def test_a_wrong_password(tmp_path, user):
+    with Store(tmp_path, password="another") as store:
+        with serve("--engine", "sim", "-c", "4096", "--kv-remote", f"redis://{user}127.0.0.1:{store.port}") as running:
+            told = reasons(running)["kv_remote"]
+            assert "password stands in --kv-remote" in told and "guess" not in running.log()
+            served(running, Talk("password"))
+
+
+def test_a_store_that_takes_nothing_more(store):
+    """Full, or a read-only replica: what it has is read."""
+    talk = Talk("before", system_words=600)
+    with box(store) as first:
+        served(first, talk)
+        wait_written(first)
+    store.ask("CONFIG", "SET", "maxmemory", "1")
+    store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    with box(store) as running:
+        answer = request(running.client, talk.ask())
+        assert answer["hearth"]["computed"] < 400, answer["hearth"]
+        served(running, Talk("full", system_words=900))
+        wait_until(lambda: "maxmemory-policy" in reasons(running).get("kv_remote", ""), "it is told")
+
+
+def test_a_read_only_replica(store):
+    store.ask("REPLICAOF", "127.0.0.1", str(servers.free_port()))
+    with box(store) as running:
+        served(running, Talk("replica", system_words=600))
+        wait_until(lambda: "primary" in reasons(running).get("kv_remote", ""), "it is told")
+
+
+def test_values_that_are_gone(store):
+    """The store's own policy may take any value at any time."""
+    talk = Talk("gone", system_words=900)
+    with box(store, "--kv-disk", "0") as first:
+        served(first, talk)
+        wait_written(first)
+    pick = random.Random(1)
+    with box(store, "--kv-disk", "0", "--cache-ram", "1") as running:
+        for _ in range(6):
+            for key in pick.sample(store.keys("s") + store.keys("i"), 3):
+                store.ask("DEL", key)
+            expected = request(running.client, talk.ask(), cache_prompt=False)
+            assert_same_reply("sim", expected, request(running.client, talk.messages))
+            talk.hear(expected)
+            wait_written(running)
+        assert remote(running)["state"] == "ok"
+
+
+def test_values_expire_after_their_last_use(store):
+    talk = Talk("expires", system_words=600)
+    with box(store, "--kv-remote-ttl", "100") as running:
+        served(running, talk)
+        wait_written(running)
+        keys = store.keys("s") + store.keys("i")
+        assert all(0 < store.ask("TTL", key) <= 100 for key in keys)
+    for key in keys:
+        store.ask("EXPIRE", key, 20)
+    with box(store, "--kv-remote-ttl", "8") as running:  # an item is touched when an eighth of its time has passed
+        request(running.client, talk.messages)
+        wait_until(lambda: request(running.client, talk.messages) and store.ask("TTL", keys[0]) <= 8, "it is touched")
+
+
+def test_a_forgotten_session_leaves_the_store(store, tmp_path):
+    with box(store, "--session-db", str(tmp_path / "sessions.db")) as running:
+        talk = Talk("private", system_words=900)
+        running.client.post("/v1/chat/completions", {"messages": talk.ask(), "max_tokens": 8, "session_id": "diary"})
+        wait_written(running)
+        assert len(store.keys("i")) > 3
+        running.client.delete("/v1/sessions/diary")
+        wait_until(lambda: not store.keys("s") and not store.keys("i"), "all of it is gone")
+
+
+# ---------------------------------------------------------------------------------------------------- trust
+
+def test_sealed_values_tell_nothing_and_another_key_finds_nothing(store, tmp_path):
+    talk = Talk("sealed", system_words=600)
+    for name in ("one", "two"):
+        (tmp_path / name).write_bytes(os.urandom(32))
+        (tmp_path / name).chmod(0o600)
+    with box(store, "--kv-disk", "0", "--kv-key", str(tmp_path / "one")) as first:
+        assert "can choose" not in first.log()
+        request(first.client, talk.ask())
+        wait_written(first)
+        names = store.keys("i")
+    word = talk.messages[0]["content"].split()[3].encode()
+    assert not any(word in value for key in names for value in store.ask("HVALS", key))
+    with box(store, "--kv-disk", "0", "--kv-key", str(tmp_path / "two")) as other:
+        answer = request(other.client, talk.messages)
+        assert computed(answer) == answer["usage"]["prompt_tokens"]
+    with box(store, "--kv-disk", "0", "--kv-key", str(tmp_path / "one")) as same:
+        assert computed(request(same.client, talk.messages)) <= 2
+    with box(store, "--kv-disk", "0") as plain:
+        assert "can choose" in plain.log()
+        assert computed(request(plain.client, talk.messages)) > 100
+
+
+def lie(store, kind, pick):
+    """Makes one value of the store another one."""
+    key = pick.choice(store.keys("i") + store.keys("s"))
+    other = pick.choice(store.keys("i" if b":i:" in key else "s"))
+    if b":i:" in key:
+        fields = store.ask("HGETALL", key)
+        at = 2 * pick.randrange(len(fields) // 2)
+        value, strange = fields[at + 1], store.ask("HVALS", other)[0]
+        put = functools.partial(store.ask, "HSET", key, fields[at])
+    else:
+        value, strange = store.ask("GET", key), store.ask("GET", other)
+        put = functools.partial(store.ask, "SET", key)
+    flip = bytearray(value)
+    flip[pick.randrange(len(flip))] ^= 1 << pick.randrange(8)
+    put({"a flipped bit": bytes(flip), "another value": strange, "cut short": value[:pick.randrange(len(value))],
+         "longer": value + b"\0more", "nothing": b""}[kind])
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("kind", ["a flipped bit", "another value", "cut short", "longer", "nothing"])
+def test_a_store_that_lies(store, tmp_path, kind, sealed):
+    """Whatever one value is, replies are the right ones, and the value is mended."""
+    talk, pick = Talk("lies", system_words=60), random.Random(kind)
+    flags = ["--kv-disk", "0", "--kv-min-tokens", "0", "--page-tokens", "16"]
+    if sealed:
+        (tmp_path / "key").write_bytes(os.urandom(32))
+        (tmp_path / "key").chmod(0o600)
+        flags += ["--kv-key", str(tmp_path / "key")]
+    with box(store, *flags) as first:
+        truth = request(first.client, talk.ask(), max_tokens=4)
+        wait_written(first)
+    bad = 0
+    for _ in range(LIES):
+        lie(store, kind, pick)
+        with box(store, *flags) as running:
+            assert content(request(running.client, talk.messages, max_tokens=4)) == content(truth)
+            wait_written(running)
+            bad += metric(running, "bad_total")
+    assert bad > 0
+    with box(store, *flags) as running:  # what did not verify was written again
+        assert computed(request(running.client, talk.messages, max_tokens=4)) <= 2
+
+
+# ---------------------------------------------------------------------------------------------------- the command line
+
+@pytest.mark.parametrize("url, told", [
+    ("http://127.0.0.1", "begins with redis://"), ("redis://", "HOST"), ("redis://host:0", "HOST"),
+    ("redis://secret@host", "PASSWORD"), ("redis://:secret@host:99999", "PASSWORD"), ("redis://[::1", "HOST"),
+    ("redis://host/db", "/DB"), ("unix://", "unix:///PATH"), ("redis://:se%zzcret@host", "%XX")])
+def test_addresses_that_are_none(url, told):
+    command = [servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", "--kv-remote", url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=servers.surroundings(), check=False)
+    assert ended.returncode == 1 and told in ended.stderr and "--kv-remote" in ended.stderr
+    assert "secret" not in ended.stderr
