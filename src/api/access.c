@@ -237,8 +237,8 @@ void hearth_access_note_ahead(struct hearth_job *job) {
 
 static uint64_t disk_budget(const struct hearth_api *api) {
     struct hearth_backing_stats stats = {0};
-    if (api->backing != NULL) {
-        api->backing->ops->stats(api->backing, &stats);
+    if (api->disk != NULL) {
+        api->disk->ops->stats(api->disk, &stats);
     }
     return stats.budget_bytes;
 }

@@ -34,6 +34,7 @@ const char *hearth_reason_help(enum hearth_reason reason);
     X(CELLS, "cells", "the KV cache had no cells left")                            \
     X(DISK, "disk", "its state was read from disk")                                \
     X(SCAN, "scan", "the server had just started, and still looked what disk had") \
+    X(STORE, "store", "the store that boxes share was asked what it has")          \
     X(PREEMPTED, "preempted", "another request took its lane")                     \
     X(WORKER, "worker", "all threads that prepare requests were busy")
 

@@ -93,6 +93,8 @@ struct hearth_report {
     X(SLOW_DISK, "slow_disk", "its state had to be read from disk", "more `--cache-ram`, or a faster disk")         \
     X(SCANNING, "scanning", "the server had just started, and what is on disk was not known yet",                   \
       "nothing to do: that is over")                                                                                \
+    X(SLOW_STORE, "slow_store", "the store that boxes share answered late",                                         \
+      "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                           \
     X(WORKERS, "workers", "all threads that prepare requests were busy",                                            \
       "fewer requests at a time; long histories take long to read")                                                 \
     X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                    \

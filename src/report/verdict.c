@@ -408,7 +408,7 @@ static void judge_waits(struct judge *judge) {
         [HEARTH_WAIT_LANE] = HEARTH_VERDICT_QUEUED,          [HEARTH_WAIT_PREFIX] = HEARTH_VERDICT_SAME_PREFIX,
         [HEARTH_WAIT_CELLS] = HEARTH_VERDICT_SHORT_OF_CELLS, [HEARTH_WAIT_DISK] = HEARTH_VERDICT_SLOW_DISK,
         [HEARTH_WAIT_SCAN] = HEARTH_VERDICT_SCANNING,        [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED,
-        [HEARTH_WAIT_WORKER] = HEARTH_VERDICT_WORKERS};
+        [HEARTH_WAIT_STORE] = HEARTH_VERDICT_SLOW_STORE,     [HEARTH_WAIT_WORKER] = HEARTH_VERDICT_WORKERS};
     const struct hearth_report *report = judge->report;
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
         int64_t us = report->wait_us[wait];

@@ -317,12 +317,18 @@ static bool wait_for_seek(struct hearth_service *service, struct hearth_task *ta
 
 /* True: the task was held. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    const bool scan = wait_for_seek(service, task, plan) || wait_for_scan(service, task, plan);
-    if (!scan && !wait_for_reads(service, task, plan)) {
+    enum hearth_wait wait;
+    if (wait_for_seek(service, task, plan)) {
+        wait = HEARTH_WAIT_STORE;
+    } else if (wait_for_scan(service, task, plan)) {
+        wait = HEARTH_WAIT_SCAN;
+    } else if (wait_for_reads(service, task, plan)) {
+        wait = HEARTH_WAIT_DISK;
+    } else {
         return false;
     }
     service->backing_retry_us = hearth_clock_us() + BACKING_PATIENCE_US;
-    hold(service, task, scan ? HEARTH_WAIT_SCAN : HEARTH_WAIT_DISK);
+    hold(service, task, wait);
     return true;
 }
 

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <openssl/err.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -162,8 +163,9 @@ static void down(struct remote_link *link, const char *trouble) {
 
 /* hiredis has given a connection up. */
 static void gone(struct remote_link *link, const redisAsyncContext *context) {
+    const char *tls = link->remote->ssl ? ERR_reason_error_string(ERR_peek_last_error()) : NULL;
     if (link->context == context) {
-        down(link, context->errstr && *context->errstr ? context->errstr : "the store closed the connection");
+        down(link, tls ? tls : context->c.errstr[0] ? context->c.errstr : "the store closed the connection");
     }
 }
 
@@ -292,6 +294,7 @@ static void connect_link(struct remote_link *link) {
     } else {
         REDIS_OPTIONS_SET_TCP(&options, remote->address.host, remote->address.port);
     }
+    ERR_clear_error();
     redisAsyncContext *context = redisAsyncConnectWithOptions(&options);
     link->context = context;
     link->heard_us = hearth_clock_us();

@@ -179,9 +179,10 @@ static void state_that_is_gone_is_told_with_its_size(void **state) {
 
 static void waits_are_told_by_what_was_waited_for(void **state) {
     static const char *const names[HEARTH_WAIT_COUNT] = {
-        [HEARTH_WAIT_LANE] = "queued",    [HEARTH_WAIT_PREFIX] = "same_prefix", [HEARTH_WAIT_CELLS] = "short_of_cells",
-        [HEARTH_WAIT_DISK] = "slow_disk", [HEARTH_WAIT_SCAN] = "scanning",      [HEARTH_WAIT_PREEMPTED] = "preempted",
-        [HEARTH_WAIT_WORKER] = "workers"};
+        [HEARTH_WAIT_LANE] = "queued",          [HEARTH_WAIT_PREFIX] = "same_prefix",
+        [HEARTH_WAIT_CELLS] = "short_of_cells", [HEARTH_WAIT_DISK] = "slow_disk",
+        [HEARTH_WAIT_SCAN] = "scanning",        [HEARTH_WAIT_PREEMPTED] = "preempted",
+        [HEARTH_WAIT_STORE] = "slow_store",     [HEARTH_WAIT_WORKER] = "workers"};
     (void)state;
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
         struct hearth_report report = good();
