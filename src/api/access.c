@@ -309,7 +309,9 @@ static void append_cost(const struct hearth_job *job, const struct hearth_report
     }
     (void)hearth_buf_printf(line, " task=%lld", (long long)job->choices[0].service_id);
     if (report->session != NULL) {
-        (void)hearth_buf_printf(line, " session=%s", report->session);
+        char session[100];
+        copy_word(session, sizeof session, report->session);
+        (void)hearth_buf_printf(line, " session=%s", session);
     }
     if (report->drafted_tokens > 0) {
         (void)hearth_buf_printf(line, " drafted=%u accepted=%u", report->drafted_tokens, report->accepted_tokens);
@@ -349,20 +351,20 @@ void hearth_access_log_job(const struct hearth_job *job) {
     struct hearth_tally tally = {.job = job};
     struct hearth_report_divergence divergence;
     struct job_ending ending;
-    char path[200], session[100];
+    char path[200];
+    const struct hearth_api_stored *stored = job->resolved.stored;
     const bool turn = job->choice_count > 0;
     if (turn) {
         hearth_tally_job(job, &tally);
     }
     find_ending(job, &tally, &ending);
     copy_word(path, sizeof path, job->path != NULL ? job->path : "?");
-    copy_word(session, sizeof session, job->resolved.stored != NULL ? job->resolved.stored->session : NULL);
     struct hearth_report report = {.id = job->request_id,
                                    .method = job->method,
                                    .path = path,
                                    .client = job->client,
                                    .key = job->caller.name[0] != '\0' ? job->caller.name : NULL,
-                                   .session = session[0] != '\0' ? session : NULL,
+                                   .session = stored != NULL ? stored->session : NULL,
                                    .request_class = turn ? hearth_class_text(class_of(job)) : NULL,
                                    .model = job->api->model_name,
                                    .trace = job->trace[0] != '\0' ? job->trace : NULL,
@@ -370,6 +372,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
                                    .error = ending.error,
                                    .status = ending.status,
                                    .total_us = hearth_clock_us() - job->arrived_us};
+    report.turn = stored != NULL && stored->written ? stored->turn.id : (struct hearth_digest){0, 0};
     report.at_ms = (hearth_clock_unix_us() - report.total_us) / 1000;
     if (turn && job->choices[0].service_id > 0) {
         report_turn(job, &tally, &report);

@@ -9,7 +9,7 @@
 #include "api/idle.h"
 #include "api/responses/responses.h"
 
-#include "report/ring.h"
+#include "report/journal.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -348,6 +348,13 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
     if (left > 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: %d responses that ran when the server ended have failed", left);
     }
+    if (api->ring != NULL && hearth_session_store_lasts(api->store) &&
+        (api->journal = hearth_journal_create(api->store, api->ring, params->keep_requests, api->keep_texts)) == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    if (api->ring == NULL && hearth_session_store_lasts(api->store)) {
+        (void)hearth_session_requests_put(api->store, NULL, 0, 0, 0); /* what was kept before is not wanted now */
+    }
     return hearth_session_store_secret(api->store, api->secret);
 }
 
@@ -478,6 +485,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     json_decref(api->template_kwargs);
     hearth_idle_destroy(api->idle);
     hearth_history_shutdown(api);
+    hearth_journal_destroy(api->journal);
     hearth_session_store_destroy(api->own_store);
     hearth_ring_destroy(api->ring);
     hearth_script_destroy(api->script);

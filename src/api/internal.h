@@ -51,6 +51,7 @@ struct hearth_message_cache;
 struct hearth_first_values;
 struct hearth_toolset;
 struct hearth_toolsets;
+struct hearth_journal;
 struct hearth_ring;
 struct hearth_script;
 struct hearth_session_store;
@@ -106,11 +107,12 @@ struct hearth_api {
     struct hearth_sampling sampling;
     int32_t max_tokens;
     bool metrics, slots;
-    struct hearth_ring *ring; /* the loop's, as the next three: the last requests; NULL: none are kept */
-    struct hearth_figures figures;
-    uint32_t snapshot_interval;  /* of the service */
-    bool keep_texts;             /* with the texts where prompts parted */
-    double prefill_us_per_token; /* usually; 0: not known yet */
+    struct hearth_ring *ring;       /* the last requests; NULL: none are kept */
+    struct hearth_journal *journal; /* stores them; NULL: they are in memory only */
+    struct hearth_figures figures;  /* the loop's, as the next three */
+    uint32_t snapshot_interval;     /* of the service */
+    bool keep_texts;                /* with the texts where prompts parted */
+    double prefill_us_per_token;    /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
     atomic_bool drained;        /* no reply will be computed any more, */

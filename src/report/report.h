@@ -29,8 +29,9 @@ struct hearth_report_divergence {
 /* One request that has ended. Strings are borrowed from the caller. Units: tokens, microseconds. */
 struct hearth_report {
     const char *id, *method, *path, *client, *key, *session, *request_class, *model, *end, *error;
-    const char *trace; /* of its client's traceparent; NULL: none */
-    int64_t at_ms;     /* its arrival, since 1970 */
+    struct hearth_digest turn; /* that it has stored; zero: none */
+    const char *trace;         /* of its client's traceparent; NULL: none */
+    int64_t at_ms;             /* its arrival, since 1970 */
     int status;
     bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
     uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, computed_tokens, matched_tokens;

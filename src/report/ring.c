@@ -7,31 +7,46 @@
 #include "base/assert.h"
 #include "session/json_memory.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct entry {
-    char *listed, *divergence;            /* the second NULL: the report has none, or texts are not kept */
-    char *session, *key, *client, *trace; /* as far as there are any */
-    size_t bytes;                         /* of the first two */
-    struct hearth_digest owner;
-    int64_t waited_us; /* by its client, for the first token */
+    char *listed, *divergence;                 /* the second NULL: the report has none, or texts are not kept */
+    char *id, *session, *key, *client, *trace; /* as far as there are any */
+    size_t bytes;                              /* of the first two */
+    struct hearth_digest owner, turn;
+    int64_t waited_us;                           /* by its client, for the first token */
+    int64_t at_us;                               /* its arrival, since 1970 */
+    uint64_t number;                             /* counts up */
+    enum { FRESH, TAKEN, STORED, LOOSE } stored; /* in the database: not yet, on its way, is, will not be */
 };
 
 struct hearth_ring {
+    pthread_mutex_t mutex;
+    pthread_cond_t added;
     struct entry *v;
     size_t cap, first, n, bytes;
+    uint64_t number; /* of the newest */
+    bool woken;
 };
 
 struct hearth_ring *hearth_ring_create(size_t entries) {
     struct hearth_ring *ring = calloc(1, sizeof *ring);
     HEARTH_ASSERT(entries > 0);
     if (ring != NULL) {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&ring->added, &attributes);
+        pthread_condattr_destroy(&attributes);
+        pthread_mutex_init(&ring->mutex, NULL);
         ring->cap = entries;
         ring->v = calloc(entries, sizeof *ring->v);
     }
     if (ring != NULL && ring->v == NULL) {
-        free(ring);
+        hearth_ring_destroy(ring);
         return NULL;
     }
     return ring;
@@ -40,6 +55,7 @@ struct hearth_ring *hearth_ring_create(size_t entries) {
 static void entry_finish(struct entry *entry) {
     free(entry->listed);
     free(entry->divergence);
+    free(entry->id);
     free(entry->session);
     free(entry->key);
     free(entry->client);
@@ -60,6 +76,8 @@ void hearth_ring_destroy(struct hearth_ring *ring) {
             drop_oldest(ring);
         }
         free(ring->v);
+        pthread_cond_destroy(&ring->added);
+        pthread_mutex_destroy(&ring->mutex);
         free(ring);
     }
 }
@@ -79,7 +97,6 @@ static bool print_entry(const struct hearth_report *report, bool texts, struct e
     if (entry->listed == NULL) {
         return false;
     }
-    entry->bytes = sizeof *entry + strlen(entry->listed) + (entry->divergence != NULL ? strlen(entry->divergence) : 0);
     return true;
 }
 
@@ -89,23 +106,188 @@ static bool copy_name(const char *name, char **out) {
     return (*out != NULL) == (name != NULL);
 }
 
+/* Puts an entry into the ring, in the place of the oldest ones. */
+static void push_locked(struct hearth_ring *ring, struct entry *entry) {
+    entry->bytes = sizeof *entry + strlen(entry->listed) + (entry->divergence != NULL ? strlen(entry->divergence) : 0);
+    entry->number = ++ring->number;
+    while (ring->n > 0 && (ring->n == ring->cap || ring->bytes + entry->bytes > HEARTH_RING_BYTES)) {
+        drop_oldest(ring);
+    }
+    ring->v[(ring->first + ring->n) % ring->cap] = *entry;
+    ring->n++;
+    ring->bytes += entry->bytes;
+}
+
 bool hearth_ring_add(struct hearth_ring *ring, const struct hearth_report *report, struct hearth_digest owner,
                      bool texts) {
-    struct entry entry = {.owner = owner, .waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us};
-    if (!print_entry(report, texts, &entry) || !copy_name(report->session, &entry.session) ||
-        !copy_name(report->key, &entry.key) || !copy_name(report->client, &entry.client) ||
-        !copy_name(report->trace, &entry.trace)) {
+    struct entry entry = {.owner = owner,
+                          .turn = report->turn,
+                          .at_us = report->at_ms * 1000,
+                          .waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us};
+    if (!print_entry(report, texts, &entry) || !copy_name(report->id, &entry.id) ||
+        !copy_name(report->session, &entry.session) || !copy_name(report->key, &entry.key) ||
+        !copy_name(report->client, &entry.client) || !copy_name(report->trace, &entry.trace)) {
         entry_finish(&entry);
         return false;
     }
-    while (ring->n > 0 && (ring->n == ring->cap || ring->bytes + entry.bytes > HEARTH_RING_BYTES)) {
-        drop_oldest(ring);
-    }
-    ring->v[(ring->first + ring->n) % ring->cap] = entry;
-    ring->n++;
-    ring->bytes += entry.bytes;
+    pthread_mutex_lock(&ring->mutex);
+    push_locked(ring, &entry);
+    pthread_cond_signal(&ring->added);
+    pthread_mutex_unlock(&ring->mutex);
     return true;
 }
+
+/* ---- the database ---- */
+
+void hearth_ring_load(struct hearth_ring *ring, const char *listed, const char *divergence, struct hearth_digest owner,
+                      struct hearth_digest turn) {
+    json_t *json = hearth_json_load(listed, strlen(listed), 0, NULL);
+    const json_t *ms = json_object_get(json, "ms");
+    const double ttft = json_number_value(json_object_get(ms, "ttft"));
+    struct entry entry = {.owner = owner,
+                          .turn = turn,
+                          .stored = STORED,
+                          .waited_us =
+                              (int64_t)(1e3 * (ttft > 0 ? ttft : json_number_value(json_object_get(ms, "total"))))};
+    const char *id = json_string_value(json_object_get(json, "id"));
+    if (id != NULL && copy_name(listed, &entry.listed) && copy_name(divergence, &entry.divergence) &&
+        copy_name(id, &entry.id) && copy_name(json_string_value(json_object_get(json, "session")), &entry.session) &&
+        copy_name(json_string_value(json_object_get(json, "key")), &entry.key) &&
+        copy_name(json_string_value(json_object_get(json, "client")), &entry.client) &&
+        copy_name(json_string_value(json_object_get(json, "trace")), &entry.trace)) {
+        pthread_mutex_lock(&ring->mutex);
+        push_locked(ring, &entry);
+        pthread_mutex_unlock(&ring->mutex);
+    } else {
+        entry_finish(&entry);
+    }
+    json_decref(json);
+}
+
+static struct entry *oldest(struct hearth_ring *ring, size_t i) {
+    return &ring->v[(ring->first + i) % ring->cap];
+}
+
+static bool copy_fresh(const struct entry *entry, struct hearth_ring_fresh *out) {
+    *out = (struct hearth_ring_fresh){
+        .number = entry->number, .owner = entry->owner, .turn = entry->turn, .at_us = entry->at_us};
+    if (copy_name(entry->id, &out->id) && copy_name(entry->session, &out->session) &&
+        copy_name(entry->listed, &out->listed) && copy_name(entry->divergence, &out->divergence)) {
+        return true;
+    }
+    hearth_ring_fresh_finish(out);
+    return false;
+}
+
+void hearth_ring_fresh_finish(struct hearth_ring_fresh *fresh) {
+    free(fresh->id);
+    free(fresh->session);
+    free(fresh->listed);
+    free(fresh->divergence);
+    *fresh = (struct hearth_ring_fresh){0};
+}
+
+size_t hearth_ring_take_fresh(struct hearth_ring *ring, struct hearth_ring_fresh *out, size_t most) {
+    size_t n = 0;
+    pthread_mutex_lock(&ring->mutex);
+    for (size_t i = 0; i < ring->n && n < most; i++) {
+        struct entry *entry = oldest(ring, i);
+        if (entry->stored == FRESH && copy_fresh(entry, &out[n])) {
+            entry->stored = TAKEN;
+            n++;
+        }
+    }
+    pthread_mutex_unlock(&ring->mutex);
+    return n;
+}
+
+void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_ring_mark mark) {
+    pthread_mutex_lock(&ring->mutex);
+    for (size_t i = 0; i < ring->n; i++) {
+        struct entry *entry = oldest(ring, i);
+        if (entry->number == number) {
+            entry->stored = mark == HEARTH_RING_FAILED ? FRESH : mark == HEARTH_RING_STORED ? STORED : LOOSE;
+        }
+    }
+    pthread_mutex_unlock(&ring->mutex);
+}
+
+void hearth_ring_wait(struct hearth_ring *ring, bool for_fresh, int64_t timeout_us) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += timeout_us % 1000000 * 1000;
+    until.tv_sec += timeout_us / 1000000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&ring->mutex);
+    while (!ring->woken && !(for_fresh && ring->n > 0 && oldest(ring, ring->n - 1)->stored == FRESH) &&
+           pthread_cond_timedwait(&ring->added, &ring->mutex, &until) == 0) {
+    }
+    pthread_mutex_unlock(&ring->mutex);
+}
+
+void hearth_ring_wake(struct hearth_ring *ring) {
+    pthread_mutex_lock(&ring->mutex);
+    ring->woken = true;
+    pthread_cond_signal(&ring->added);
+    pthread_mutex_unlock(&ring->mutex);
+}
+
+/* Drops the entries that `goes` says. */
+static void drop_some(struct hearth_ring *ring, bool (*goes)(const struct entry *entry, const void *user),
+                      const void *user) {
+    size_t kept = 0;
+    pthread_mutex_lock(&ring->mutex);
+    for (size_t i = 0; i < ring->n; i++) {
+        struct entry *entry = oldest(ring, i);
+        if (goes(entry, user)) {
+            ring->bytes -= entry->bytes;
+            entry_finish(entry);
+        } else if (kept++ < i) {
+            *oldest(ring, kept - 1) = *entry;
+            *entry = (struct entry){0};
+        }
+    }
+    ring->n = kept;
+    pthread_mutex_unlock(&ring->mutex);
+}
+
+struct deleted {
+    struct hearth_digest owner, turn;
+    const char *session;
+};
+
+static bool is_deleted(const struct entry *entry, const void *user) {
+    const struct deleted *deleted = user;
+    const bool same = deleted->session != NULL ? entry->session != NULL && strcmp(entry->session, deleted->session) == 0
+                                               : hearth_digest_equal(entry->turn, deleted->turn);
+    return same && hearth_digest_equal(entry->owner, deleted->owner);
+}
+
+void hearth_ring_forget(struct hearth_ring *ring, struct hearth_digest owner, const char *session,
+                        struct hearth_digest turn) {
+    const struct deleted deleted = {owner, turn, session};
+    if (ring != NULL) {
+        drop_some(ring, is_deleted, &deleted);
+    }
+}
+
+struct there {
+    bool (*is_there)(const void *user, const char *id);
+    const void *user;
+};
+
+static bool is_away(const struct entry *entry, const void *user) {
+    const struct there *there = user;
+    return entry->stored == STORED && !there->is_there(there->user, entry->id);
+}
+
+void hearth_ring_drop_deleted(struct hearth_ring *ring, bool (*is_there)(const void *user, const char *id),
+                              const void *user) {
+    const struct there there = {is_there, user};
+    drop_some(ring, is_away, &there);
+}
+
+/* ---- asking ---- */
 
 static bool is_owners(const struct entry *entry, const struct hearth_digest *owner) {
     return owner == NULL || hearth_digest_equal(entry->owner, *owner);
@@ -128,37 +310,41 @@ static const struct entry *newest(const struct hearth_ring *ring, size_t i) {
     return &ring->v[(ring->first + ring->n - 1 - i) % ring->cap];
 }
 
-bool hearth_ring_list(const struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out) {
+bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out) {
     size_t found = 0;
     bool ok = hearth_buf_text(out, "[");
+    pthread_mutex_lock(&ring->mutex);
     for (size_t i = 0; ok && i < ring->n && (filter->limit == 0 || found < filter->limit); i++) {
         const struct entry *entry = newest(ring, i);
         if (is_wanted(entry, filter)) {
             ok = hearth_buf_text(out, found++ > 0 ? "," : "") && hearth_buf_text(out, entry->listed);
         }
     }
+    pthread_mutex_unlock(&ring->mutex);
     return ok && hearth_buf_text(out, "]");
 }
 
-bool hearth_ring_find(const struct hearth_ring *ring, const char *id, const struct hearth_digest *owner, json_t **out) {
-    *out = NULL;
-    for (size_t i = 0; i < ring->n; i++) {
-        const struct entry *entry = newest(ring, i);
-        json_t *report =
-            is_owners(entry, owner) ? hearth_json_load(entry->listed, strlen(entry->listed), 0, NULL) : NULL;
-        const char *found = json_string_value(json_object_get(report, "id"));
-        if (found != NULL && strcmp(found, id) == 0) {
-            json_t *divergence = entry->divergence != NULL
-                                     ? hearth_json_load(entry->divergence, strlen(entry->divergence), 0, NULL)
-                                     : NULL;
-            if (entry->divergence != NULL && json_object_set_new(report, "divergence", divergence) < 0) {
-                json_decref(report);
-                return false;
-            }
-            *out = report;
-            return true;
-        }
+/* The report of an entry, with its texts. NULL: out of memory. */
+static json_t *whole_report(const struct entry *entry) {
+    json_t *report = hearth_json_load(entry->listed, strlen(entry->listed), 0, NULL);
+    if (report != NULL && entry->divergence != NULL &&
+        json_object_set_new(report, "divergence",
+                            hearth_json_load(entry->divergence, strlen(entry->divergence), 0, NULL)) < 0) {
         json_decref(report);
+        report = NULL;
     }
-    return true;
+    return report;
+}
+
+bool hearth_ring_find(struct hearth_ring *ring, const char *id, const struct hearth_digest *owner, json_t **out) {
+    bool found = false;
+    *out = NULL;
+    pthread_mutex_lock(&ring->mutex);
+    for (size_t i = 0; i < ring->n && !found; i++) {
+        const struct entry *entry = newest(ring, i);
+        found = is_owners(entry, owner) && strcmp(entry->id, id) == 0;
+        *out = found ? whole_report(entry) : NULL;
+    }
+    pthread_mutex_unlock(&ring->mutex);
+    return !found || *out != NULL;
 }

@@ -494,6 +494,10 @@ bool hearth_session_store_is_fallback(const struct hearth_session_store *store) 
     return store->is_fallback;
 }
 
+bool hearth_session_store_lasts(const struct hearth_session_store *store) {
+    return store->path != NULL;
+}
+
 int hearth_session_store_backup(struct hearth_session_store *store, const char *path, struct hearth_errmsg *msg) {
     struct hearth_db *db = &store->file_reader;
     if (store->path == NULL) {

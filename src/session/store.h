@@ -236,6 +236,30 @@ struct hearth_session_query {
 int hearth_session_list(struct hearth_session_store *store, const struct hearth_session_query *query,
                         struct hearth_session **out, size_t *count);
 
+/* ---- requests that have ended (store_requests.c) ---- */
+
+/* What is told of one. */
+struct hearth_session_request {
+    const char *id;
+    struct hearth_digest owner, turn; /* `turn` zero: it has stored none */
+    const char *session;              /* name; NULL: none. Only put */
+    int64_t created_us;
+    struct hearth_buf body; /* text */
+    bool written;           /* put: it was; not when its session or its turn is gone */
+};
+
+/* Adds rows, and deletes the oldest until there are at most `keep` of `keep_bytes` together. Errors: IO, NOMEM. */
+int hearth_session_requests_put(struct hearth_session_store *store, struct hearth_session_request *rows, size_t count,
+                                size_t keep, uint64_t keep_bytes);
+/* Every row, the oldest first, with or without its body; `take` borrows it, and returns false to end. Errors: IO,
+ * NOMEM. */
+int hearth_session_requests_each(struct hearth_session_store *store, bool bodies,
+                                 bool (*take)(void *user, const struct hearth_session_request *row), void *user);
+/* How many there are, or an error. */
+int64_t hearth_session_requests_count(struct hearth_session_store *store);
+/* Whether it is a file, and what is put into it is there after a restart. */
+bool hearth_session_store_lasts(const struct hearth_session_store *store);
+
 /* ---- what is to be forgotten ---- */
 
 struct hearth_forget {

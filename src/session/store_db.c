@@ -7,6 +7,7 @@
  *     uses      when a turn was last used: of every turn that no other goes on from, and of others that were asked for.
  *               Those without a row live as long as what goes on from them
  *     configs   texts that many turns share
+ *     requests  what is told of the last requests (store_requests.c)
  *     forgets   tokens of which the state is not needed any more
  *     owners    how many tokens, bytes of blobs and sessions each has; triggers count
  *
@@ -84,7 +85,17 @@ static const char *const steps[] = {
                                        "CREATE TRIGGER turns_tokens_set AFTER UPDATE OF base, total, body ON turns "
                                        "BEGIN"
                                        " UPDATE owners SET tokens = tokens + " TOKENS("NEW") " - " TOKENS(
-                                           "OLD") " WHERE id = NEW.owner; END;"};
+                                           "OLD") " WHERE id = NEW.owner; END;",
+    "CREATE TABLE requests (id INTEGER PRIMARY KEY, request TEXT NOT NULL, owner BLOB NOT NULL, session BLOB,"
+    " turn BLOB, created INTEGER NOT NULL, body BLOB NOT NULL);"
+    "CREATE INDEX requests_session ON requests (session) WHERE session IS NOT NULL;"
+    "CREATE INDEX requests_turn ON requests (turn) WHERE turn IS NOT NULL;"
+    "CREATE TRIGGER requests_of_session AFTER DELETE ON sessions BEGIN"
+    " DELETE FROM requests WHERE session = OLD.key; END;"
+    "CREATE TRIGGER requests_of_turn AFTER DELETE ON turns BEGIN"
+    " DELETE FROM requests WHERE turn = OLD.key; END;"
+    "CREATE TRIGGER requests_of_hidden AFTER UPDATE OF hidden ON turns WHEN NEW.hidden = 1 BEGIN"
+    " DELETE FROM requests WHERE turn = OLD.key; END;"};
 
 #define TURN                                                                                                       \
     "SELECT t.id, t.key, t.owner, o.owner, t.parent, p.key, t.session, t.config, c.key, t.model, m.model, m.salt," \

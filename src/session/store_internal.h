@@ -1,7 +1,7 @@
 /* Inside the store. Its files, each knowing those before it: store_db.c has the tables, store_blob.c packs, store_age.c
  * has the time, store.c opens and has the transactions, store_owner.c counts, store_rows.c reads rows of turns,
- * store_forget.c deletes turns, store_session.c names them, store_turn.c puts and gets them, store_expire.c deletes
- * what is old. */
+ * store_requests.c keeps what is told of requests, store_forget.c deletes turns, store_session.c names them,
+ * store_turn.c puts and gets them, store_expire.c deletes what is old. */
 #ifndef HEARTH_SESSION_STORE_INTERNAL_H
 #define HEARTH_SESSION_STORE_INTERNAL_H
 
@@ -72,7 +72,7 @@ int hearth_session_put_meta(struct hearth_db *db, const char *key, const void *b
 
 /* ---- store_blob.c ---- */
 
-enum store_kind { STORE_META, STORE_TURN, STORE_SESSION, STORE_CONFIG, STORE_FORGET };
+enum store_kind { STORE_META, STORE_TURN, STORE_SESSION, STORE_CONFIG, STORE_FORGET, STORE_REQUEST };
 
 /* What a blob belongs to: it is under the checksum or the tag, so that none can stand in another's place. */
 struct store_about {
@@ -181,6 +181,8 @@ int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id);
 
 /* ---- store_session.c ---- */
 
+/* The key of a session's row. */
+struct hearth_digest hearth_session_key(const struct hearth_db *db, struct hearth_digest owner, const char *name);
 /* INVALID unless a session may have this name. */
 int hearth_session_check_name(const char *name, struct hearth_errmsg *msg);
 /* The row of a session; 0 when there is none. */

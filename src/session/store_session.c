@@ -40,12 +40,12 @@ int hearth_session_check_name(const char *name, struct hearth_errmsg *msg) {
 
 /* ---- rows ---- */
 
-static struct hearth_digest key_of(const struct hearth_db *db, struct hearth_digest owner, const char *name) {
+struct hearth_digest hearth_session_key(const struct hearth_db *db, struct hearth_digest owner, const char *name) {
     return hearth_session_digest(db, owner, name, strlen(name) + 1);
 }
 
 int hearth_session_find(struct hearth_db *db, struct hearth_digest owner, const char *name, int64_t *id) {
-    const struct hearth_digest key = key_of(db, owner, name);
+    const struct hearth_digest key = hearth_session_key(db, owner, name);
     int found = hearth_db_query_number(db, SESSION_BY_KEY, id, "d", &key);
     return found < 0 ? found : HEARTH_OK;
 }
@@ -65,7 +65,7 @@ static int pack_session(struct hearth_db *db, const struct hearth_session *sessi
 
 int hearth_session_add(struct hearth_db *db, int64_t owner_id, const struct hearth_session *session, int64_t head,
                        int64_t *id) {
-    const struct hearth_digest key = key_of(db, session->owner, session->name);
+    const struct hearth_digest key = hearth_session_key(db, session->owner, session->name);
     const int64_t now = db->now_us;
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
@@ -153,7 +153,7 @@ static int find_head(struct hearth_db *db, const struct hearth_session *session,
 }
 
 static int replace_session(struct hearth_db *db, const struct hearth_session *session, struct hearth_errmsg *msg) {
-    const struct hearth_digest key = key_of(db, session->owner, session->name);
+    const struct hearth_digest key = hearth_session_key(db, session->owner, session->name);
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     int64_t head = 0;
@@ -206,7 +206,7 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
     if (err != HEARTH_OK) {
         return err;
     }
-    const struct hearth_digest key = key_of(db, owner, name);
+    const struct hearth_digest key = hearth_session_key(db, owner, name);
     int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     int64_t aged = 0;
@@ -248,7 +248,7 @@ static int find_page(struct hearth_db *db, const struct hearth_session_query *qu
     if (query->after == NULL) {
         return HEARTH_OK;
     }
-    const struct hearth_digest key = key_of(db, query->owner, query->after);
+    const struct hearth_digest key = hearth_session_key(db, query->owner, query->after);
     int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found > 0) {
         *id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
@@ -332,7 +332,7 @@ static int delete_turns(struct hearth_db *db, int64_t session) {
 }
 
 static int delete_session(struct hearth_db *db, struct hearth_digest owner, const char *name) {
-    const struct hearth_digest key = key_of(db, owner, name);
+    const struct hearth_digest key = hearth_session_key(db, owner, name);
     int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found <= 0) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;

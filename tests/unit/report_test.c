@@ -243,7 +243,7 @@ static void the_costliest_comes_first(void **state) {
 
 static const struct hearth_digest olga = {1, 1}, ivan = {2, 2};
 
-static json_t *listed(const struct hearth_ring *ring, const struct hearth_ring_filter *filter) {
+static json_t *listed(struct hearth_ring *ring, const struct hearth_ring_filter *filter) {
     struct hearth_buf text = {0};
     assert_true(hearth_ring_list(ring, filter, &text));
     json_t *list = json_loadb((const char *)text.data, text.len, 0, NULL);
@@ -278,6 +278,78 @@ static void the_ring_keeps_the_last(void **state) {
     assert_true(hearth_ring_find(ring, "req_3", &ivan, &one));
     assert_non_null(one);
     json_decref(one);
+    hearth_ring_destroy(ring);
+}
+
+/* What was taken out for the database and loaded again is what it was. */
+static void the_ring_is_stored_and_loaded(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 300);
+    const struct hearth_report report = missed(&divergence);
+    struct hearth_ring *ring = hearth_ring_create(3), *next = hearth_ring_create(3);
+    struct hearth_ring_fresh fresh[2];
+    (void)state;
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    assert_int_equal(hearth_ring_take_fresh(ring, fresh, 2), 1);
+    assert_int_equal(hearth_ring_take_fresh(ring, fresh + 1, 1), 0); /* it is on its way */
+    assert_string_equal(fresh[0].id, "req_1");
+    assert_string_equal(fresh[0].session, "review");
+    hearth_ring_load(next, "no JSON", NULL, olga, olga);
+    hearth_ring_load(next, fresh[0].listed, fresh[0].divergence, fresh[0].owner, fresh[0].turn);
+    hearth_ring_mark(ring, fresh[0].number, HEARTH_RING_FAILED);
+    hearth_ring_fresh_finish(&fresh[0]);
+    assert_int_equal(hearth_ring_take_fresh(ring, fresh, 2), 1); /* tried again */
+    hearth_ring_fresh_finish(&fresh[0]);
+    const struct hearth_ring_filter filter = {
+        .owner = &olga, .session = "review", .key = "olga", .client = "claude-cli", .slow_us = 1000000};
+    json_t *was = listed(ring, &filter), *is = listed(next, &filter), *one = NULL;
+    assert_int_equal(json_array_size(is), 1);
+    assert_true(json_equal(was, is));
+    assert_true(hearth_ring_find(next, "req_1", &olga, &one));
+    assert_string_equal(json_string_value(json_object_get(json_object_get(one, "divergence"), "before")), "four files");
+    json_decref(one);
+    json_decref(was);
+    json_decref(is);
+    hearth_ring_destroy(ring);
+    hearth_ring_destroy(next);
+}
+
+static bool is_second(const void *user, const char *id) {
+    (void)user;
+    return strcmp(id, "req_2") == 0;
+}
+
+static void what_is_deleted_goes(void **state) {
+    static const char *const ids[] = {"req_1", "req_2", "req_3", "req_4"};
+    struct hearth_ring *ring = hearth_ring_create(4);
+    struct hearth_ring_fresh fresh[4];
+    json_t *left;
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct hearth_report report = good();
+        report.id = ids[i];
+        report.session = i == 3 ? "other" : "review";
+        report.turn = i == 3 ? ivan : (struct hearth_digest){0, 0};
+        assert_true(hearth_ring_add(ring, &report, i == 0 ? ivan : olga, true));
+    }
+    const size_t n = hearth_ring_take_fresh(ring, fresh, 3);
+    for (size_t i = 0; i < n; i++) {
+        hearth_ring_mark(ring, fresh[i].number, HEARTH_RING_STORED);
+        hearth_ring_fresh_finish(&fresh[i]);
+    }
+    hearth_ring_drop_deleted(ring, is_second, NULL); /* of those that were stored */
+    left = listed(ring, &(struct hearth_ring_filter){0});
+    assert_int_equal(json_array_size(left), 2);
+    json_decref(left);
+    hearth_ring_forget(ring, ivan, "review", (struct hearth_digest){0, 0}); /* another owner's */
+    hearth_ring_forget(ring, olga, "review", (struct hearth_digest){0, 0});
+    left = listed(ring, &(struct hearth_ring_filter){0});
+    assert_int_equal(json_array_size(left), 1);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(left, 0), "id")), "req_4");
+    json_decref(left);
+    hearth_ring_forget(ring, olga, NULL, ivan);
+    left = listed(ring, &(struct hearth_ring_filter){0});
+    assert_int_equal(json_array_size(left), 0);
+    json_decref(left);
     hearth_ring_destroy(ring);
 }
 
@@ -376,6 +448,8 @@ int main(void) {
         cmocka_unit_test(times_have_their_causes),
         cmocka_unit_test(the_costliest_comes_first),
         cmocka_unit_test(the_ring_keeps_the_last),
+        cmocka_unit_test(the_ring_is_stored_and_loaded),
+        cmocka_unit_test(what_is_deleted_goes),
         cmocka_unit_test(texts_are_in_the_look_at_one),
         cmocka_unit_test(names_that_are_no_text_are_repaired),
         cmocka_unit_test(the_list_is_filtered),

@@ -449,6 +449,68 @@ static void without_a_time_nothing_expires(void **state) {
     hearth_session_store_destroy(store);
 }
 
+/* ---- what is told of requests ---- */
+
+static void keep_request(struct hearth_session_store *store, const char *id, const char *session,
+                         struct hearth_digest turn, bool is_kept) {
+    struct hearth_session_request row = {.id = id, .owner = alice, .session = session, .turn = turn, .created_us = 7};
+    assert_true(hearth_buf_text(&row.body, "told of "));
+    assert_true(hearth_buf_text(&row.body, id));
+    assert_int_equal(hearth_session_requests_put(store, &row, 1, 100, 1 << 20), HEARTH_OK);
+    assert_int_equal(row.written, is_kept);
+    hearth_buf_finish(&row.body);
+}
+
+static bool append_request(void *user, const struct hearth_session_request *row) {
+    struct hearth_buf *all = user;
+    return hearth_buf_printf(all, "%s:%.*s ", row->id, (int)row->body.len, (const char *)row->body.data);
+}
+
+static void assert_requests(struct hearth_session_store *store, const char *wanted) {
+    struct hearth_buf all = {0};
+    assert_true(hearth_buf_text(&all, ""));
+    assert_int_equal(hearth_session_requests_each(store, true, append_request, &all), HEARTH_OK);
+    assert_true(hearth_buf_append(&all, "", 1));
+    assert_string_equal((const char *)all.data, wanted);
+    hearth_buf_finish(&all);
+}
+
+static void requests_go_with_what_they_are_about(void **state) {
+    (void)state;
+    struct hearth_session_store *store = open_plain();
+    struct hearth_digest one = say(store, none, "work", "one"), two = say(store, one, "work", "two");
+    struct hearth_digest other = say(store, none, NULL, "x");
+    keep_request(store, "a", "work", one, true);
+    keep_request(store, "b", "work", two, true);
+    keep_request(store, "c", NULL, other, true);
+    keep_request(store, "d", NULL, none, true);
+    keep_request(store, "e", "play", none, false);                      /* there is no such session, */
+    keep_request(store, "f", NULL, hearth_turn_new_id(), false);        /* and no such turn */
+    assert_int_equal(hearth_turn_delete(store, alice, one), HEARTH_OK); /* hidden: another one goes on from it */
+    keep_request(store, "g", "work", one, false);
+    assert_requests(store, "b:told of b c:told of c d:told of d ");
+    assert_int_equal(hearth_turn_delete(store, alice, other), HEARTH_OK);
+    assert_int_equal(hearth_session_delete(store, alice, "work"), HEARTH_OK);
+    assert_requests(store, "d:told of d ");
+    assert_int_equal(hearth_session_requests_count(store), 1);
+    hearth_session_store_destroy(store);
+}
+
+static void requests_are_bounded_and_checked(void **state) {
+    (void)state;
+    struct hearth_session_store *store = open_plain();
+    keep_request(store, "a", NULL, none, true);
+    keep_request(store, "b", NULL, none, true);
+    keep_request(store, "c", NULL, none, true);
+    assert_int_equal(hearth_session_requests_put(store, NULL, 0, 2, 1 << 20), HEARTH_OK);
+    assert_requests(store, "b:told of b c:told of c ");
+    sql("UPDATE requests SET owner = zeroblob(16) WHERE request = 'b'"); /* it may not become another's */
+    assert_requests(store, "c:told of c ");
+    assert_int_equal(hearth_session_requests_put(store, NULL, 0, 2, 10), HEARTH_OK); /* bytes */
+    assert_requests(store, "");
+    hearth_session_store_destroy(store);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -472,6 +534,8 @@ int main(void) {
         TEST(a_session_keeps_its_turn),
         TEST(what_was_read_is_remembered_over_a_restart),
         TEST(without_a_time_nothing_expires),
+        TEST(requests_go_with_what_they_are_about),
+        TEST(requests_are_bounded_and_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,7 +317,7 @@ static void the_first_version_is_brought_up(void **state) {
     }
     sqlite3_free(filled);
     sqlite3_close(db);
-    snprintf(other, sizeof other, "%s.before-v3", path);
+    snprintf(other, sizeof other, "%s.before-v4", path);
     write_file(other, "notes");
     assert_true(fails_to_open("is no file of hearth's") < 0); /* the copy would take its place */
     assert_file(other, "notes", 5);
@@ -337,7 +337,8 @@ static void the_first_version_is_brought_up(void **state) {
     assert_int_equal(read(fd, head, sizeof head), sizeof head);
     close(fd);
     assert_true(hearth_db_head_has_sums(head)); /* its pages have checksums now */
-    strcat(path, ".before-v3");
+    assert_int_equal(sql_number("SELECT count(*) FROM requests"), 0);
+    strcat(path, ".before-v4");
     assert_int_equal(sql_number("PRAGMA user_version"), 1);
     assert_int_equal(sql_number("SELECT count(*) FROM turns"), 2);
 }

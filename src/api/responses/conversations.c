@@ -6,6 +6,8 @@
  * Source: https://platform.openai.com/docs/api-reference/conversations */
 #include "api/responses/responses.h"
 
+#include "report/ring.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,6 +156,9 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
     }
     const uint32_t turns = hearth_api_stored_count_turns(job, name);
     const int err = hearth_session_delete(job->api->store, job->owner, name);
+    if (err == HEARTH_OK) {
+        hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
+    }
     bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "conversation", name, turns);

@@ -5,6 +5,8 @@
  * answers with what the store has, which may not have heard of it yet. */
 #include "api/responses/responses.h"
 
+#include "report/ring.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +122,9 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
     hearth_api_id_print(id, sizeof id, "resp_", turn.id, -1);
     const bool open = is_open(&turn);
     const int err = open ? HEARTH_OK : hearth_turn_delete(job->api->store, job->owner, turn.id);
+    if (err == HEARTH_OK) {
+        hearth_ring_forget(job->api->ring, job->owner, NULL, turn.id);
+    }
     hearth_turn_finish(&turn);
     if (open) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "response_id",

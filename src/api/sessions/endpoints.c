@@ -2,6 +2,8 @@
  * dialect: list, look, fork, warm, delete. What was said in them is at /v1/conversations/{name}/items. */
 #include "api/stored_turns.h"
 
+#include "report/ring.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +153,9 @@ bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *bo
     (void)body;
     const uint32_t turns = hearth_api_stored_count_turns(job, name);
     const int err = name != NULL ? hearth_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
+    if (err == HEARTH_OK) {
+        hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
+    }
     bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "session", name, turns);

@@ -1,0 +1,21 @@
+/* The last requests on disk: a thread that puts what comes into the ring (ring.h) into the session database, so that a
+ * server that was started again knows them.
+ *
+ * What is stored of a request goes with its session or its turn, whoever deletes it: the database sees to that, and the
+ * ring follows. Threads: create and destroy by the owner. */
+#ifndef HEARTH_REPORT_JOURNAL_H
+#define HEARTH_REPORT_JOURNAL_H
+
+#include "report/ring.h"
+#include "session/store.h"
+
+struct hearth_journal;
+
+/* Fills the ring with what is stored, and begins. Both are borrowed; `keep`: most requests; `texts`: with the texts
+ * where their prompts parted. NULL: out of memory, or no thread. */
+struct hearth_journal *hearth_journal_create(struct hearth_session_store *store, struct hearth_ring *ring, size_t keep,
+                                             bool texts);
+/* Writes what is left. NULL is allowed. */
+void hearth_journal_destroy(struct hearth_journal *journal);
+
+#endif
