@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "sched/step.h"
+#include "api/volatile.h"
 #include "session/diagnose.h"
 #include "session/message_cache.h"
 #include "session/first_values.h"
@@ -32,8 +33,12 @@ struct hearth_conversation {
     bool forked;
     struct hearth_transcript_fork fork; /* without `said` */
     struct hearth_diagnosis diagnosis;
-    char line[128];        /* VOLATILE: the line, as it is now */
-    int32_t line_number;   /* VOLATILE: of its message, from 1 on; 0: unknown */
+    const char *role; /* of the message in which it differs, or NULL */
+    char tool[64];    /* TOOLS: the one in which it differs, or "" */
+    bool tool_is_other;
+    struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE */
+    size_t line_count;
+    uint32_t fixed_tokens; /* of the prompt, that would be known without them */
     uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
 };
 
@@ -268,19 +273,6 @@ static int make_tokens(const struct hearth_job *job, struct hearth_transcript_pr
     return err;
 }
 
-/* The line of a text that a byte is in. */
-static void copy_line(const struct hearth_transcript_prompt *prompt, size_t offset, char *out, size_t cap) {
-    size_t begin = offset, end = offset;
-    while (begin > 0 && prompt->text[begin - 1] != '\n') {
-        begin--;
-    }
-    while (end < prompt->len && prompt->text[end] != '\n') {
-        end++;
-    }
-    snprintf(out, cap, "%.*s", (int)(end - begin < cap - 1 ? end - begin : cap - 1), prompt->text + begin);
-    out[hearth_guards_strip(out, strlen(out))] = '\0';
-}
-
 /* A template that prints the same messages differently does not say which: found by where they stand. */
 static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_request *request,
                    const struct hearth_chat_prompt *rendered, size_t offset) {
@@ -296,37 +288,68 @@ static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_
     free(offsets);
 }
 
-/* Where in a message a line stands, from 1 on; 0: nowhere, as the template changed it. */
-static int32_t line_number(const struct hearth_message *message, const char *line) {
-    int32_t number = 1;
-    const size_t len = strlen(line);
-    for (const char *at = message->content; len > 0 && at != NULL; number++) {
-        if (strncmp(at, line, len) == 0) {
-            return number;
+/* The tool in whose text a byte is: the last one that is named before it. */
+static void find_tool(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
+                      const struct hearth_transcript_prompt *prompt) {
+    const size_t offset = conversation->fork.offset;
+    size_t last = 0, i;
+    const json_t *tool;
+    json_array_foreach(request->tools, i, tool) {
+        char quoted[70];
+        const char *name = hearth_api_tool_name(tool);
+        const int len = name != NULL ? snprintf(quoted, sizeof quoted, "\"%s\"", name) : 0;
+        const char *at = prompt->text;
+        while (len > 2 && (size_t)len < sizeof quoted &&
+               (at = memmem(at, prompt->len - (size_t)(at - prompt->text), quoted, (size_t)len)) != NULL &&
+               (size_t)(at - prompt->text) < offset) {
+            if ((size_t)(at - prompt->text) >= last) {
+                last = (size_t)(at - prompt->text);
+                snprintf(conversation->tool, sizeof conversation->tool, "%s", name);
+                conversation->tool_is_other = offset < last + (size_t)len;
+            }
+            at++;
         }
-        at = strchr(at, '\n');
-        at = at != NULL ? at + 1 : NULL;
     }
-    return 0;
+}
+
+static double tokens_before_byte(void *user, size_t offset) {
+    const struct hearth_transcript_fork *fork = user;
+    return hearth_transcript_fork_tokens(fork, fork->offset + offset);
+}
+
+/* How many tokens the difference costs. */
+static void weigh(struct hearth_conversation *conversation, const struct hearth_transcript_prompt *prompt,
+                  size_t fixed_bytes) {
+    struct hearth_transcript_fork *fork = &conversation->fork;
+    if (conversation->diagnosis.cause == HEARTH_CAUSE_OTHER || fork->then == NULL) {
+        return;
+    }
+    conversation->saved_tokens = (uint32_t)hearth_shared_text_weighed(
+        fork->then, fork->then_len, prompt->text + fork->offset, prompt->len - fork->offset, tokens_before_byte, fork);
+    const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
+    if (conversation->line_count > 0) { /* these bytes begin a line or two behind the fork: that is no matter */
+        conversation->fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
+    }
 }
 
 static void diagnose(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
                      const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
     struct hearth_transcript_fork *fork = &conversation->fork;
-    hearth_diagnose(fork, prompt, &conversation->diagnosis);
-    if (conversation->diagnosis.cause == HEARTH_CAUSE_RENDERED && prompt->prefix_messages == 0) {
-        locate(&conversation->diagnosis, request, rendered, fork->offset);
+    struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
+    size_t fixed_bytes = 0;
+    hearth_diagnose(fork, prompt, diagnosis);
+    if (diagnosis->cause == HEARTH_CAUSE_RENDERED && prompt->prefix_messages == 0) {
+        locate(diagnosis, request, rendered, fork->offset);
     }
-    const size_t message = (size_t)conversation->diagnosis.message;
-    if (conversation->diagnosis.cause == HEARTH_CAUSE_VOLATILE && message < request->message_count) {
-        copy_line(prompt, fork->offset, conversation->line, sizeof conversation->line);
-        conversation->line_number = line_number(request->messages[message], conversation->line);
+    if (diagnosis->message >= 0 && (size_t)diagnosis->message < request->message_count) {
+        conversation->role = hearth_role_text(request->messages[diagnosis->message]->role);
     }
-    if (conversation->diagnosis.cause != HEARTH_CAUSE_OTHER && fork->then != NULL) {
-        const size_t bytes = prompt->len - fork->offset, tokens = conversation->prompt_tokens - (size_t)fork->token;
-        const size_t shared = hearth_shared_text(fork->then, fork->then_len, prompt->text + fork->offset, bytes);
-        conversation->saved_tokens = (uint32_t)((double)shared * (double)tokens / (double)bytes);
+    if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
+        conversation->line_count = hearth_volatile_find(prompt, fork, request, conversation->lines, &fixed_bytes);
+    } else if (diagnosis->cause == HEARTH_CAUSE_TOOLS) {
+        find_tool(conversation, request, prompt);
     }
+    weigh(conversation, prompt, fixed_bytes);
 }
 
 static void release(struct hearth_api *api, struct hearth_transcript_place *place) {
@@ -429,6 +452,7 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     if (out->conversation != NULL) {
         out->conversation->fork.said = NULL;
         out->conversation->fork.then = NULL;
+        out->conversation->fork.stretches = NULL;
         out->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
@@ -548,8 +572,12 @@ bool hearth_conversation_report(const struct hearth_conversation *conversation,
                                                     .token = conversation->fork.token,
                                                     .message = conversation->diagnosis.message,
                                                     .field = conversation->diagnosis.field,
-                                                    .line = conversation->line[0] != '\0' ? conversation->line : NULL,
-                                                    .line_number = conversation->line_number,
+                                                    .role = conversation->role,
+                                                    .tool = conversation->tool[0] != '\0' ? conversation->tool : NULL,
+                                                    .tool_is_other = conversation->tool_is_other,
+                                                    .lines = conversation->lines,
+                                                    .line_count = conversation->line_count,
+                                                    .fixed_tokens = conversation->fixed_tokens,
                                                     .before = conversation->fork.before,
                                                     .after = conversation->fork.after,
                                                     .saved_tokens = conversation->saved_tokens};

@@ -46,6 +46,17 @@ static json_t *waits_json(const struct hearth_report *report) {
     return waits;
 }
 
+static json_t *lines_json(const struct hearth_report_divergence *divergence) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < divergence->line_count; i++) {
+        const struct hearth_report_line *line = &divergence->lines[i];
+        json_array_append_new(list, json_pack("{s:i, s:o, s:o, s:o}", "number", (int)line->number, "before",
+                                              text_or_null(line->then), "after", text_or_null(line->now), "strip_line",
+                                              text_or_null(line->pattern)));
+    }
+    return list;
+}
+
 json_t *hearth_report_divergence_json(const struct hearth_report_divergence *divergence, bool texts) {
     json_t *json = json_pack("{s:I, s:o, s:s}", "token", (json_int_t)divergence->token, "message",
                              divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
@@ -59,8 +70,9 @@ json_t *hearth_report_divergence_json(const struct hearth_report_divergence *div
         json_object_set_new(json, "cause_text", json_string(hearth_cause_help(divergence->cause)));
         json_object_set_new(json, "saved_tokens", json_integer((json_int_t)divergence->saved_tokens));
     }
-    if (json != NULL && texts && divergence->line != NULL) {
-        json_object_set_new(json, "line", text_json(divergence->line));
+    if (json != NULL && texts && divergence->line_count > 0) {
+        json_object_set_new(json, "line", text_json(divergence->lines[0].now));
+        json_object_set_new(json, "lines", lines_json(divergence));
     }
     return json;
 }

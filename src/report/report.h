@@ -12,15 +12,28 @@
 
 #include <jansson.h>
 
+/* A line of the system text that is another one than before. Empty: it is not in that text. */
+struct hearth_report_line {
+    char then[128], now[128];
+    char pattern[128]; /* for --strip-line; "": there is none */
+    int32_t number;    /* 1: first line of its message; 0: unknown */
+};
+
+#define HEARTH_REPORT_LINES_MAX 3
+
 /* Where a prompt left the known prefix. Texts are borrowed. */
 struct hearth_report_divergence {
     enum hearth_cause cause;
     int32_t token, message; /* indices; message < 0: none, or unknown */
     const char *field;
-    const char *line;           /* VOLATILE: the line as it is now; else NULL */
+    const char *role;           /* of the message; NULL: unknown */
+    const char *tool;           /* TOOLS: the one in which the prompts part; NULL: unknown */
+    bool tool_is_other;         /* there stood another one before */
     const char *before, *after; /* the prompt's text from there on, then and now */
     uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
-    int32_t line_number;   /* 1: first line of its message; 0: unknown */
+    const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are */
+    size_t line_count;
+    uint32_t fixed_tokens; /* would have been reused without these lines */
 };
 
 /* Prompt tokens that a request must have computed for its rate to say something. */

@@ -84,7 +84,7 @@ void hearth_ring_destroy(struct hearth_ring *ring) {
 
 /* Fills the texts of an entry. */
 static bool print_entry(const struct hearth_report *report, bool texts, struct entry *entry) {
-    static const char *const left_out[] = {"before", "after", "line"};
+    static const char *const left_out[] = {"before", "after", "line", "lines"};
     json_t *whole = hearth_report_json(report, texts), *divergence = json_object_get(whole, "divergence");
     if (texts && json_is_object(divergence)) {
         entry->divergence = hearth_json_dumps(divergence, JSON_COMPACT);

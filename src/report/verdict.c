@@ -87,42 +87,6 @@ static const char *first_line(const char *text, char out[64]) {
     return out;
 }
 
-/* Bytes of a line that are the same every time, as far as one change tells: whole words in front of what changed and of
- * the first digit. `after`: the text from the change on. */
-static size_t steady_bytes(const char *line, const char *after) {
-    const size_t whole = strcspn(line, "\r\n"), rest = strcspn(after, "\r\n");
-    size_t len = strcspn(line, "0123456789\r\n");
-    if (rest <= whole && memcmp(line + whole - rest, after, rest) == 0 && whole - rest < len) {
-        len = whole - rest;
-    }
-    while (len > 0 && (isalnum((unsigned char)line[len - 1]) || (unsigned char)line[len - 1] >= 0x80)) {
-        len--; /* "T" of "Tuesday", which "Thursday" has, too */
-    }
-    while (len > 0 && line[len - 1] == ' ') {
-        len--;
-    }
-    return len;
-}
-
-/* A regular expression for lines that begin like this one. False: too little of it is the same every time. */
-static bool line_pattern(const struct hearth_report_divergence *divergence, char *out, size_t cap) {
-    const char *line = divergence->line;
-    const size_t steady = line != NULL ? steady_bytes(line, divergence->after) : 0, len = steady < 24 ? steady : 24;
-    size_t n = 0;
-    if (divergence->line_number == 0 || len < 3) {
-        return false;
-    }
-    out[n++] = '^';
-    for (size_t i = 0; i < len && n + 3 < cap; i++) {
-        if (strchr(".[]{}()\\*+?|^$", line[i]) != NULL) {
-            out[n++] = '\\';
-        }
-        out[n++] = line[i];
-    }
-    out[n] = '\0';
-    return true;
-}
-
 /* ---- what things cost ---- */
 
 struct judge {
@@ -180,9 +144,13 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     return HEARTH_VERDICT_NEW_CONVERSATION;
 }
 
-/* "message 6" or "the tools". */
+/* "message 6 (user)", "the system text". */
 static const char *place(const struct hearth_report_divergence *divergence, char out[64]) {
-    if (divergence->message >= 0) {
+    if (divergence->field != NULL && strcmp(divergence->field, "system") == 0) {
+        (void)snprintf(out, 64, "the system text");
+    } else if (divergence->message >= 0 && divergence->role != NULL) {
+        (void)snprintf(out, 64, "message %d (%s)", divergence->message, divergence->role);
+    } else if (divergence->message >= 0) {
         (void)snprintf(out, 64, "message %d", divergence->message);
     } else {
         (void)snprintf(out, 64, "the prompt at token %d", divergence->token);
@@ -190,23 +158,75 @@ static const char *place(const struct hearth_report_divergence *divergence, char
     return out;
 }
 
+/* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many others did. */
+static void say_lines(const struct hearth_report_divergence *divergence, const char *tokens,
+                      struct hearth_verdict *verdict) {
+    const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
+    char shown[64], which[48], others[48] = "";
+    const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
+    (void)first_line(line == NULL ? divergence->after : went ? line->then : line->now, shown);
+    (void)snprintf(which, sizeof which, line != NULL && line->number > 0 ? "line %d" : "a line",
+                   line != NULL ? line->number : 0);
+    if (divergence->line_count > 1) {
+        (void)snprintf(others, sizeof others, ", and %zu more behind it", divergence->line_count - 1);
+    }
+    (void)snprintf(verdict->text, sizeof verdict->text,
+                   "%s of the system text %s (`%s`)%s, so %s tokens were computed again", which,
+                   came   ? "came in"
+                   : went ? "was taken out"
+                          : "changed",
+                   shown, others, tokens);
+}
+
+/* The options that take the lines out, and what they save: up to the first line that has no pattern. */
+static void advise_lines(const struct hearth_report_divergence *divergence, const char *lost,
+                         struct hearth_verdict *verdict) {
+    char options[sizeof verdict->advice] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < divergence->line_count; i++) {
+        const char *pattern = divergence->lines[i].pattern;
+        if (pattern[0] == '\0' || n + strlen(pattern) + 100 > sizeof options) {
+            return;
+        }
+        n += (size_t)snprintf(options + n, sizeof options - n, "%s--strip-line '%s'", i > 0 ? " " : "", pattern);
+    }
+    if (n > 0) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice, "`%.*s` would have saved %s (it takes %s out)", (int)n,
+                       options, lost, divergence->line_count > 1 ? "these lines" : "the whole line");
+    }
+}
+
+static void say_tools(const struct hearth_report_divergence *divergence, const char *tokens,
+                      struct hearth_verdict *verdict) {
+    char then[64], now[64];
+    if (divergence->tool == NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
+                       causes[verdict->cause].help, tokens);
+    } else if (divergence->tool_is_other) {
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "the list of tools changed: `%.60s` stands where another one stood, so %s tokens were computed again",
+            divergence->tool, tokens);
+    } else {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "the description of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
+                       divergence->tool, first_line(divergence->before, then), first_line(divergence->after, now),
+                       tokens);
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "keep descriptions the same through a conversation: no counters, dates or lists that grow");
+    }
+}
+
 static void say_divergence(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
-    char tokens[32], then[64], now[64], where[64], lost[32], pattern[64], which[32];
-    (void)count(divergence->saved_tokens, tokens);
+    char tokens[32], then[64], now[64], where[64], lost[32];
+    (void)count(verdict->tokens, tokens);
     (void)duration(verdict->lost_us, lost);
     switch (divergence->cause) {
     case HEARTH_CAUSE_VOLATILE:
-        (void)first_line(divergence->line != NULL ? divergence->line : divergence->after, now);
-        (void)snprintf(which, sizeof which, divergence->line_number > 0 ? "line %d" : "a line",
-                       divergence->line_number);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s of the system text changed (`%s`), so %s tokens were computed again", which, now, tokens);
-        if (line_pattern(divergence, pattern, sizeof pattern)) {
-            (void)snprintf(verdict->advice, sizeof verdict->advice, "`--strip-line '%s'` would have saved %s", pattern,
-                           lost);
-        }
+        say_lines(divergence, tokens, verdict);
+        advise_lines(divergence, lost, verdict);
         break;
-    case HEARTH_CAUSE_TOOLS:
+    case HEARTH_CAUSE_TOOLS: say_tools(divergence, tokens, verdict); break;
     case HEARTH_CAUSE_ARGUMENTS:
     case HEARTH_CAUSE_RENDERED:
         (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
@@ -345,8 +365,8 @@ static void judge_prompt(struct judge *judge) {
     const struct hearth_report_divergence *divergence = report->divergence;
     uint32_t again = judge_state(judge);
     if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER && divergence->saved_tokens >= NAMED_TOKENS) {
-        const uint32_t saved =
-            divergence->saved_tokens < report->computed_tokens ? divergence->saved_tokens : report->computed_tokens;
+        uint32_t saved = divergence->line_count > 0 ? divergence->fixed_tokens : divergence->saved_tokens;
+        saved = saved < report->computed_tokens ? saved : report->computed_tokens;
         struct hearth_verdict *verdict =
             name_it(judge, divergence_cause(divergence->cause), saved, (int64_t)((double)saved * token_us(report)));
         say_divergence(divergence, verdict);

@@ -2,6 +2,7 @@
  * it says whether something was edited, taken out or put in. */
 #include "session/diagnose.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const texts[][2] = {
@@ -62,20 +63,44 @@ static const char *field_of(const struct hearth_said *then, const struct hearth_
     return is_system(now->role) ? "system" : "content";
 }
 
-/* After the lines in which they differ, both go on alike. */
-static bool one_line_differs(const char *then, const char *now) {
-    enum { ALIKE = 16 };
-    then = strchr(then, '\n');
-    now = strchr(now, '\n');
-    if (then == NULL || now == NULL) {
-        return false;
+size_t hearth_diagnose_lines(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
+                             struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX], char **then) {
+    size_t begin = fork->offset;
+    while (begin > 0 && prompt->text[begin - 1] != '\n') {
+        begin--;
     }
-    size_t a = strlen(then), b = strlen(now), n = a < b ? a : b;
-    return n >= ALIKE && memcmp(then, now, n) == 0;
+    const size_t before = fork->offset - begin;
+    *then = fork->then != NULL ? malloc(before + fork->then_len + 1) : NULL;
+    if (*then == NULL) {
+        return 0;
+    }
+    memcpy(*then, prompt->text + begin, before);
+    memcpy(*then + before, fork->then, fork->then_len);
+    return hearth_line_changes(*then, before + fork->then_len, prompt->text + begin, prompt->len - begin, changes);
+}
+
+/* Whether the prompt differs in a line of the message, and goes on alike behind it. */
+static bool line_differs(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
+                         const struct hearth_message *message) {
+    struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
+    char *then;
+    bool found = hearth_diagnose_lines(fork, prompt, changes, &then) > 0;
+    if (found && changes[0].now != NULL) { /* a template may have put something in front of it, or behind it */
+        const char *end = strchr(message->content, '\n');
+        const size_t first = end != NULL ? (size_t)(end - message->content) : message->content_len;
+        const char *last = strrchr(message->content, '\n');
+        last = last != NULL ? last + 1 : message->content;
+        found = memmem(message->content, message->content_len, changes[0].now, changes[0].now_len) != NULL ||
+                (first > 0 && memmem(changes[0].now, changes[0].now_len, message->content, first) != NULL) ||
+                (*last != '\0' && memmem(changes[0].now, changes[0].now_len, last, strlen(last)) != NULL);
+    }
+    free(then);
+    return found;
 }
 
 /* Message `i` is in both and not the same. */
-static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork, const struct sides *sides, size_t i) {
+static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork,
+                                  const struct hearth_transcript_prompt *prompt, const struct sides *sides, size_t i) {
     for (size_t j = i + 1; j < sides->then_count; j++) {
         if (same(sides, j, i)) {
             return HEARTH_CAUSE_DROPPED;
@@ -86,7 +111,7 @@ static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork, con
             return HEARTH_CAUSE_INSERTED;
         }
     }
-    if (is_system(sides->now[i]->role) && one_line_differs(fork->before, fork->after)) {
+    if (is_system(sides->now[i]->role) && line_differs(fork, prompt, sides->now[i])) {
         return HEARTH_CAUSE_VOLATILE;
     }
     bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
@@ -98,13 +123,15 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
     struct sides sides = {fork->said, prompt->messages, fork->said_count, prompt->message_count};
     size_t i = common(&sides);
     *diagnosis = (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = "messages"};
-    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) && !one_line_differs(fork->before, fork->after))) {
+    const bool line = i < sides.then_count && i < sides.now_count && is_system(sides.now[i]->role) &&
+                      line_differs(fork, prompt, sides.now[i]);
+    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) && !line)) {
         return;
     }
-    if (!hearth_digest_equal(fork->root.tools, prompt->root.tools)) {
+    if (!line && !hearth_digest_equal(fork->root.tools, prompt->root.tools)) {
         diagnosis->cause = HEARTH_CAUSE_TOOLS;
         diagnosis->field = "tools";
-    } else if (!hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {
+    } else if (!line && !hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {
         diagnosis->cause = HEARTH_CAUSE_ARGUMENTS;
         diagnosis->field = "template_arguments";
     } else if (i == sides.then_count) { /* nothing that was said has changed */
@@ -113,7 +140,7 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
         diagnosis->cause = HEARTH_CAUSE_TRUNCATED;
         diagnosis->message = (int32_t)i;
     } else {
-        diagnosis->cause = cause_at(fork, &sides, i);
+        diagnosis->cause = cause_at(fork, prompt, &sides, i);
         diagnosis->message = (int32_t)i;
         diagnosis->field = field_of(&sides.then[i], sides.now[i]);
     }

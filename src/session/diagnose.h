@@ -2,6 +2,7 @@
 #ifndef HEARTH_SESSION_DIAGNOSE_H
 #define HEARTH_SESSION_DIAGNOSE_H
 
+#include "session/line_change.h"
 #include "session/transcript.h"
 
 #define HEARTH_CAUSE_TABLE(X)                                                                                      \
@@ -33,5 +34,10 @@ struct hearth_diagnosis {
 /* Threads: pure. `fork` is known. */
 void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
                      struct hearth_diagnosis *diagnosis);
+
+/* The lines in which a prompt differs from the earlier one, from where it left that on: 0, when more differs. `*then`
+ * is what changes point into, besides the prompt: for the caller to free. */
+size_t hearth_diagnose_lines(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
+                             struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX], char **then);
 
 #endif

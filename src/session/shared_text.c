@@ -78,10 +78,21 @@ static size_t find(const struct table *table, uint64_t hash, const char *window,
     return SIZE_MAX;
 }
 
+static double weigh_bytes(void *user, size_t offset) {
+    (void)user;
+    return (double)offset;
+}
+
 size_t hearth_shared_text(const char *then, size_t then_len, const char *now, size_t now_len) {
+    return (size_t)hearth_shared_text_weighed(then, then_len, now, now_len, weigh_bytes, NULL);
+}
+
+double hearth_shared_text_weighed(const char *then, size_t then_len, const char *now, size_t now_len,
+                                  double (*weigh)(void *user, size_t offset), void *user) {
     struct table table;
     const uint64_t outgoing = outgoing_factor();
-    size_t shared = 0, behind = 0; /* the last run */
+    double shared = 0;
+    size_t behind = 0; /* the last run */
     if (then_len < WINDOW || now_len < WINDOW || then_len / STRIDE >= UINT32_MAX ||
         !fill_table(&table, then, then_len)) {
         return 0;
@@ -104,7 +115,7 @@ size_t hearth_shared_text(const char *then, size_t then_len, const char *now, si
         while (end < now_len && from + (end - begin) < then_len && now[end] == then[from + (end - begin)]) {
             end++;
         }
-        shared += end - begin;
+        shared += weigh(user, end) - weigh(user, begin);
         at = behind = end;
         hash = at + WINDOW <= now_len ? hash_window(now + at) : 0;
     }

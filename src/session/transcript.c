@@ -444,6 +444,9 @@ static bool add_pieces(struct prompt_walk *walk) {
 void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork) {
     free(fork->said);
     free(fork->then);
+    free(fork->stretches);
+    fork->stretches = NULL;
+    fork->stretch_count = 0;
     fork->said = NULL;
     fork->then = NULL;
     fork->said_count = fork->then_len = 0;
@@ -582,6 +585,38 @@ static void find_fork(const struct prompt_walk *walk) {
     hearth_buf_finish(&then);
 }
 
+/* Without memory there are none. */
+static void note_stretches(const struct prompt_walk *walk) {
+    struct hearth_transcript_fork *fork = &walk->result->fork;
+    const size_t n = piece_count(walk);
+    fork->stretches = calloc(n + 1, sizeof *fork->stretches);
+    for (size_t i = 0; i < n && fork->stretches != NULL; i++) {
+        fork->stretches[i] = (struct hearth_transcript_stretch){piece_at(walk, i)->pos, piece_at(walk, i)->first};
+    }
+    if (fork->stretches != NULL) {
+        fork->stretches[n] = (struct hearth_transcript_stretch){walk->prompt->len, walk->result->tokens.n};
+        fork->stretch_count = n + 1;
+    }
+}
+
+double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, size_t offset) {
+    const struct hearth_transcript_stretch *all = fork->stretches;
+    size_t i = 0;
+    while (i + 1 < fork->stretch_count && all[i + 1].offset <= offset) {
+        i++;
+    }
+    if (i + 1 >= fork->stretch_count) {
+        return fork->stretch_count > 0 ? (double)all[i].token : (double)fork->token;
+    }
+    struct hearth_transcript_stretch from = all[i], to = all[i + 1];
+    if (fork->offset >= from.offset && fork->offset < to.offset && fork->offset <= offset) {
+        from = (struct hearth_transcript_stretch){fork->offset, (size_t)fork->token};
+    }
+    const size_t into = offset > from.offset ? offset - from.offset : 0;
+    const double bytes = (double)(to.offset - from.offset), tokens = (double)to.token - (double)from.token;
+    return (double)from.token + (bytes > 0 ? tokens * (double)into / bytes : 0);
+}
+
 /* The token of the prompt that the fork's byte is in; after everything is tokenised. */
 static int32_t find_fork_token(const struct prompt_walk *walk) {
     const struct hearth_transcript_result *result = walk->result;
@@ -684,6 +719,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     pthread_mutex_unlock(&transcripts->mutex);
     if (err == HEARTH_OK && result->fork.known) {
         result->fork.token = find_fork_token(&walk);
+        note_stretches(&walk);
     }
     hearth_buf_finish(&walk.pieces);
     if (err != HEARTH_OK) {

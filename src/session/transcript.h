@@ -116,6 +116,11 @@ struct hearth_said {
     enum hearth_role role;
 };
 
+/* Where a stretch of the prompt's text begins in its tokens. */
+struct hearth_transcript_stretch {
+    size_t offset, token;
+};
+
 /* Where a prompt left what was known, and what had stood there. The caller's to finish. */
 struct hearth_transcript_fork {
     bool known;                   /* false: it went on where something known ended, or nothing like it was known */
@@ -125,11 +130,15 @@ struct hearth_transcript_fork {
     struct hearth_transcript_root root; /* of the earlier prompt */
     struct hearth_said *said;           /* its messages */
     size_t said_count;
+    struct hearth_transcript_stretch *stretches; /* of the prompt that was new, and one for its end */
+    size_t stretch_count;
     char *then; /* its text from there on, as far as it is in memory */
     size_t then_len;
 };
 
-/* Frees `said` and `then`. */
+/* Tokens of the prompt in front of a byte of its text, about: exact where a stretch begins. */
+double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, size_t offset);
+/* Frees what it has. */
 void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork);
 
 /* A prompt's place in the tree. It is pinned until released. */

@@ -1,0 +1,251 @@
+/* Lines of the system text that change from request to request: which ones, and a regular expression for --strip-line
+ * that matches them and no other line of that text, neither then nor now.
+ *
+ * Candidates, the plainest first: the words in front of what changes, up to the first digit; all of what stands in
+ * front of it, with numbers as [0-9]+; what stands in front of it and behind it; the line, as classes of characters.
+ * What is proposed has been tried with the same function that will run it. */
+#include "api/volatile.h"
+
+#include "base/utf8.h"
+#include "chat/chat.h"
+
+#include <ctype.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEADY_LEAST 3 /* bytes that a pattern has to say at least */
+#define STEADY_MOST 40
+
+static bool is_system(const struct hearth_message *message) {
+    return message->role == HEARTH_ROLE_SYSTEM || message->role == HEARTH_ROLE_DEVELOPER;
+}
+
+/* Appends a character of a line, so that it matches itself, in any shell. */
+static void put(char *out, size_t *n, size_t cap, char c) {
+    if (*n + 3 >= cap) {
+        return;
+    }
+    if (c == '\'' || (unsigned char)c < ' ' || c == 0x7F) {
+        out[(*n)++] = '.';
+        return;
+    }
+    if (strchr(".[]{}()\\*+?|^$", c) != NULL) {
+        out[(*n)++] = '\\';
+    }
+    out[(*n)++] = c;
+}
+
+/* Appends text; runs of digits match any number. */
+static void put_text(char *out, size_t *n, size_t cap, const char *text, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        if (!isdigit((unsigned char)text[i])) {
+            put(out, n, cap, text[i]);
+        } else if ((i == 0 || !isdigit((unsigned char)text[i - 1])) && *n + 7 < cap) {
+            memcpy(out + *n, "[0-9]+", 6);
+            *n += 6;
+        }
+    }
+}
+
+/* The line as classes of characters: for one that begins with what changes, as a time or an id. */
+static void put_classes(char *out, size_t *n, size_t cap, const char *text, size_t len) {
+    for (size_t i = 0; i < len;) {
+        const size_t from = i;
+        while (i < len && isalnum((unsigned char)text[i])) {
+            i++;
+        }
+        if (i > from && *n + 14 < cap) {
+            memcpy(out + *n, "[0-9A-Za-z]+", 12);
+            *n += 12;
+        } else if (i > from) {
+            return;
+        } else {
+            put(out, n, cap, text[i++]);
+        }
+    }
+}
+
+static size_t common_front(const struct hearth_line_change *change) {
+    size_t n = 0;
+    while (n < change->then_len && n < change->now_len && change->then[n] == change->now[n]) {
+        n++;
+    }
+    return n;
+}
+
+static size_t common_back(const struct hearth_line_change *change, size_t front) {
+    size_t n = 0;
+    while (n + front < change->then_len && n + front < change->now_len &&
+           change->then[change->then_len - 1 - n] == change->now[change->now_len - 1 - n]) {
+        n++;
+    }
+    return n;
+}
+
+static bool in_word(char c) {
+    return isalnum((unsigned char)c) || (unsigned char)c >= 0x80;
+}
+
+/* What of a front is whole words: "T" of "Tuesday" is none, which "Thursday" has, too. */
+static size_t whole_words(const char *line, size_t front, size_t line_len) {
+    if (front < line_len || front == STEADY_MOST) {
+        while (front > 0 && in_word(line[front - 1])) {
+            front--;
+        }
+    }
+    while (front > 0 && line[front - 1] == ' ') {
+        front--;
+    }
+    return front;
+}
+
+static bool matches(const regex_t *regex, const char *line, size_t len) {
+    char *copy = strndup(line, len);
+    const bool found = copy != NULL && regexec(regex, copy, 0, NULL, 0) == 0;
+    free(copy);
+    return found;
+}
+
+/* Whether it matches both lines, and of the system text no other. */
+static bool is_right(const char *pattern, const struct hearth_line_change *change,
+                     const struct hearth_chat_request *request) {
+    regex_t regex;
+    if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
+        return false;
+    }
+    bool right = (change->then == NULL || matches(&regex, change->then, change->then_len)) &&
+                 (change->now == NULL || matches(&regex, change->now, change->now_len));
+    for (size_t m = 0; right && m < request->message_count; m++) {
+        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
+        while (right && line != NULL) {
+            const size_t len = strcspn(line, "\n");
+            const bool own = change->now != NULL && len == change->now_len && memcmp(line, change->now, len) == 0;
+            right = own || !matches(&regex, line, len);
+            line = line[len] == '\n' ? line + len + 1 : NULL;
+        }
+    }
+    regfree(&regex);
+    return right;
+}
+
+bool hearth_volatile_pattern(const struct hearth_line_change *change, const struct hearth_chat_request *request,
+                             char *out, size_t cap) {
+    const char *line = change->now != NULL ? change->now : change->then;
+    const size_t len = change->now != NULL ? change->now_len : change->then_len;
+    const bool both = change->now != NULL && change->then != NULL;
+    const size_t front = both ? common_front(change) : len, back = both ? common_back(change, front) : 0;
+    const size_t most = front < STEADY_MOST ? front : STEADY_MOST, words = whole_words(line, most, len);
+    size_t plain = 0;
+    while (plain < words && !isdigit((unsigned char)line[plain])) {
+        plain++;
+    }
+    plain = whole_words(line, plain, plain < words ? len : plain);
+    for (int candidate = 0; candidate < 4; candidate++) {
+        size_t n = 0, said = 0;
+        out[n++] = '^';
+        switch (candidate) {
+        case 0: put_text(out, &n, cap, line, said = plain); break;
+        case 1: put_text(out, &n, cap, line, said = words); break;
+        case 2:
+            put_text(out, &n, cap, line, words);
+            if (n + 4 < cap) {
+                out[n++] = '.';
+                out[n++] = '*';
+            }
+            put_text(out, &n, cap - 1, line + len - (back < STEADY_MOST ? back : STEADY_MOST),
+                     back < STEADY_MOST ? back : STEADY_MOST);
+            out[n++] = '$';
+            said = words + back;
+            break;
+        default:
+            put_classes(out, &n, cap - 1, line, len);
+            out[n++] = '$';
+            said = len;
+        }
+        out[n] = '\0';
+        if (said >= STEADY_LEAST && is_right(out, change, request)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- where they are ---- */
+
+/* The line of a system text that a line of the prompt holds, in which a template may have put something before or
+ * behind it: the longest one. */
+static bool find_line(const struct hearth_message *message, const char *text, size_t len, const char **out,
+                      size_t *out_len, int32_t *number) {
+    int32_t at = 1;
+    *out = NULL;
+    *out_len = 0;
+    for (const char *line = message->content; line != NULL; at++) {
+        const size_t n = strcspn(line, "\n");
+        if (n > *out_len && n <= len && memmem(text, len, line, n) != NULL) {
+            *out = line;
+            *out_len = n;
+            *number = at;
+        }
+        line = line[n] == '\n' ? line + n + 1 : NULL;
+    }
+    return *out != NULL;
+}
+
+/* Cuts a line of the prompt to what stands in the message; where only the earlier prompt has it, as it stands. False:
+ * it is not there. */
+static bool cut_line(const struct hearth_chat_request *request, struct hearth_line_change *change, int32_t *number) {
+    const char *line;
+    size_t len;
+    *number = 0;
+    if (change->now == NULL) {
+        return true;
+    }
+    for (size_t m = 0; m < request->message_count; m++) {
+        if (is_system(request->messages[m]) &&
+            find_line(request->messages[m], change->now, change->now_len, &line, &len, number)) {
+            const char *in = memmem(change->now, change->now_len, line, len);
+            const size_t before = (size_t)(in - change->now), behind = change->now_len - before - len;
+            if (change->then != NULL && change->then_len >= before + behind) {
+                change->then += before;
+                change->then_len -= before + behind;
+            }
+            change->now = in;
+            change->now_len = len;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void copy_line(char *out, size_t cap, const char *line, size_t len) {
+    snprintf(out, cap, "%.*s", (int)(len < cap - 1 ? len : cap - 1), line);
+    out[hearth_utf8_complete(out, hearth_guards_strip(out, strlen(out)))] = '\0';
+}
+
+size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                            const struct hearth_chat_request *request,
+                            struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes) {
+    struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
+    char *then;
+    size_t kept = 0;
+    const size_t n = hearth_diagnose_lines(fork, prompt, changes, &then);
+    *fixed_bytes = 0;
+    for (size_t i = 0; i < n && kept < HEARTH_REPORT_LINES_MAX; i++) {
+        struct hearth_report_line *to = &lines[kept];
+        *to = (struct hearth_report_line){.number = 0};
+        const size_t alike = changes[i].alike;
+        if (!cut_line(request, &changes[i], &to->number)) {
+            break;
+        }
+        copy_line(to->now, sizeof to->now, changes[i].now != NULL ? changes[i].now : "", changes[i].now_len);
+        copy_line(to->then, sizeof to->then, changes[i].then != NULL ? changes[i].then : "", changes[i].then_len);
+        if (!hearth_volatile_pattern(&changes[i], request, to->pattern, sizeof to->pattern)) {
+            to->pattern[0] = '\0';
+        }
+        *fixed_bytes += alike;
+        kept++;
+    }
+    free(then);
+    return kept;
+}

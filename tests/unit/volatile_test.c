@@ -1,0 +1,92 @@
+/* Patterns for --strip-line: each matches the line that changed, then and now, and no other line of the system text; it
+ * says what stays the same, and can stand in single quotes. */
+#include "api/volatile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The pattern for a line of a system text, or NULL. */
+static const char *pattern_of(const char *then, const char *now, const char *text, char out[128]) {
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
+    const struct hearth_line_change change = {.then = then,
+                                              .now = now,
+                                              .then_len = then != NULL ? strlen(then) : 0,
+                                              .now_len = now != NULL ? strlen(now) : 0};
+    assert_non_null(message);
+    message->content = strdup(text);
+    message->content_len = strlen(text);
+    const struct hearth_chat_request request = {.messages = &message, .message_count = 1};
+    const bool found = hearth_volatile_pattern(&change, &request, out, 128);
+    hearth_message_unref(message);
+    return found ? out : NULL;
+}
+
+static void the_plainest_pattern_that_is_right_is_taken(void **state) {
+    static const struct {
+        const char *then, *now, *others, *pattern; /* NULL: none is right */
+    } rows[] = {
+        {"Today: Monday", "Today: Tuesday", "Rule 1\nRule 2", "^Today:"},
+        {"Branch: feature/y", "Branch: feature/x", "", "^Branch: feature/"},
+        {"The time is 11:29", "The time is 12:30", "", "^The time is"},
+        {"$HOME is (a.a)", "$HOME is (a.b)", "", "^\\$HOME is \\(a\\."},
+        {"It's 12:30", "It's 12:31", "", "^It.s"},
+        /* the words in front are those of other lines, too */
+        {"Rule 7: it is 12:30 now", "Rule 7: it is 12:31 now", "Rule 1\nRule 2: be brief",
+         "^Rule [0-9]+: it is [0-9]+:"},
+        {"- cwd: /a", "- cwd: /b", "- cwd is shown\n- shell: sh", "^- cwd: /"},
+        /* nothing stands in front */
+        {"11:29 is the time", "12:30 is the time", "Rule 1", "^.* is the time$"},
+        {"2026-11-25 10:00", "2026-11-26 11:30", "Rule 1", "^[0-9]+-[0-9]+-"},
+        {NULL, "Note: the disk is nearly full.", "Rule 1", "^Note: the disk is nearly full\\."},
+        {"Note: the disk is nearly full.", NULL, "Rule 1", "^Note: the disk is nearly full\\."},
+        {"9fc2b7de", "e01a77b3", "Rule 1", "^[0-9A-Za-z]+$"},
+        /* any pattern would take an instruction with it */
+        {"alpha", "omega", "be brief\nbrief", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char out[128], text[512];
+        snprintf(text, sizeof text, "You are an agent.\n%s\n%s", rows[i].now != NULL ? rows[i].now : "",
+                 rows[i].others);
+        const char *pattern = pattern_of(rows[i].then, rows[i].now, text, out);
+        if ((pattern == NULL) != (rows[i].pattern == NULL) ||
+            (pattern != NULL && strcmp(pattern, rows[i].pattern) != 0)) {
+            fail_msg("%s: %s", rows[i].now != NULL ? rows[i].now : rows[i].then, pattern != NULL ? pattern : "none");
+        }
+    }
+}
+
+/* ---- lines ---- */
+
+static size_t changes_of(const char *then, const char *now, struct hearth_line_change *changes) {
+    return hearth_line_changes(then, strlen(then), now, strlen(now), changes);
+}
+
+static void lines_that_differ_are_found(void **state) {
+    struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
+    (void)state;
+    assert_int_equal(changes_of("a: 1\nand so it goes on and on", "a: 2\nand so it goes on and on", changes), 1);
+    assert_int_equal(changes[0].alike, strlen("and so it goes on and on"));
+    assert_memory_equal(changes[0].now, "a: 2", changes[0].now_len);
+    assert_int_equal(changes_of("and so it goes on and on", "new\nand so it goes on and on", changes), 1);
+    assert_null(changes[0].then);
+    assert_int_equal(changes_of("old\nand so it goes on and on", "and so it goes on and on", changes), 1);
+    assert_null(changes[0].now);
+    assert_int_equal(changes_of("a: 1\nand so it goes on and on\nb: 1\nuntil its very end", /* two of them */
+                                "a: 2\nand so it goes on and on\nb: 2\nuntil its very end", changes),
+                     2);
+    assert_memory_equal(changes[1].then, "b: 1", changes[1].then_len);
+    assert_int_equal(changes_of("a\nquite another text than that", "b\nwhich has nothing in common", changes), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plainest_pattern_that_is_right_is_taken),
+        cmocka_unit_test(lines_that_differ_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
