@@ -1,6 +1,6 @@
 /* See idle.h.
  *
- * Some templates print a reply otherwise once another message follows it: the thinking is gone, calls are printed anew.
+ * Many templates print a reply otherwise once another message follows it: the thinking is gone, calls are printed anew.
  * Everything from there on has to be computed again, when the client waits for it. But what the template will print is
  * known as soon as the reply is there, up to the text of the message that comes next.
  *
@@ -41,7 +41,7 @@ static const struct hearth_route route = {.method = "", .path = "", .flags = HEA
 
 bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out) {
     *out = NULL;
-    if (tokens == 0 || api->keep_thinking || !api->template_probe.rewrites) {
+    if (tokens == 0 || api->keep_thinking) {
         return true;
     }
     *out = calloc(1, sizeof **out);

@@ -23,8 +23,7 @@ struct hearth_idle {
 
 /* ---- idle.c ---- */
 
-/* After the chat's template was tried out. *out NULL: nothing is computed in idle time, because the template rewrites
- * no history, or `tokens` is 0. False: out of memory. */
+/* *out NULL: nothing is computed in idle time: `tokens` is 0, or thinking is kept. False: out of memory. */
 bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out);
 /* Once no job is left. NULL is allowed. */
 void hearth_idle_destroy(struct hearth_idle *idle);

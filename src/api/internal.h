@@ -70,7 +70,6 @@ struct hearth_api_error;
 struct hearth_api_template_probe {
     bool prints_ids;            /* the ids of calls */
     bool prints_thinking;       /* whether there is to be thinking, in front of the reply that it is about */
-    bool rewrites;              /* a reply, or what stands in front of it, reads otherwise once more messages follow */
     struct hearth_buf turn_end; /* text with its 0: what is printed behind any message of the assistant */
     /* Tokens that stand in front of the generation prompt, and otherwise there once a reply is behind the message: of
      * a user's message, and of a call's result. Empty: none, or not known. */

@@ -106,78 +106,6 @@ static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
     return hearth_buf_append(out, "", 1);
 }
 
-/* Whether the template has a reply think. */
-static bool thinks(struct hearth_chat *chat) {
-    struct hearth_message *message = trial_message(HEARTH_ROLE_USER, "x");
-    struct hearth_message *messages[] = {message};
-    const struct hearth_chat_request request = {.messages = messages, .message_count = 1, .thinking = true};
-    struct hearth_chat_format *format = NULL;
-    struct hearth_errmsg msg;
-    const bool made = message != NULL && message->content != NULL && hearth_message_seal(message) &&
-                      hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK;
-    const bool answer = made && hearth_chat_format_info(format)->thinking_start[0] != '\0';
-    hearth_chat_format_unref(format);
-    hearth_message_unref(message);
-    return answer;
-}
-
-#define THOUGHT "hearththought"
-
-/* A reply to a question, or to the result of a call; `more`: and another message of the user. Replies have thought,
- * where that is given. */
-static bool render_thought(struct hearth_chat *chat, bool calls, bool more, bool thinking,
-                           struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[5] = {trial_message(HEARTH_ROLE_USER, "a")};
-    size_t count = 1;
-    bool ok = true;
-    for (int reply = calls ? 0 : 1; reply < (more ? 2 : 1); reply++) {
-        struct hearth_message *message = messages[count++] =
-            trial_message(HEARTH_ROLE_ASSISTANT, reply == 0 ? "" : "z");
-        if (message == NULL) {
-            break;
-        }
-        message->reasoning = thinking ? strdup(THOUGHT) : NULL;
-        if (reply == 0 && hearth_message_alloc_calls(message, 1)) {
-            message->calls[0] = (struct hearth_call){strdup("a1b2c3d4e"), strdup("f"), strdup("{}"), NULL};
-            ok = message->calls[0].id != NULL && message->calls[0].name != NULL && message->calls[0].arguments != NULL;
-        }
-        messages[count++] = trial_message(reply == 0 ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER, "y");
-        if (reply == 0 && messages[count - 1] != NULL) {
-            messages[count - 1]->tool_call_id = strdup("a1b2c3d4e");
-        }
-    }
-    if (!ok) { /* nothing to render, then */
-        hearth_message_unref(messages[0]);
-        messages[0] = NULL;
-    }
-    return render_trial(chat, messages, count, more, thinking, out);
-}
-
-/* Whether a prompt begins with the one before it, up to where that had the reply begin, and the thinking of a reply
- * stays. */
-static bool goes_on(struct hearth_chat *chat, bool calls, bool thinking) {
-    struct hearth_chat_prompt asked = {.text = {0}}, later = {.text = {0}};
-    bool same = true;
-    if (render_thought(chat, calls, false, thinking, &asked) && render_thought(chat, calls, true, thinking, &later)) {
-        same = later.text.len >= asked.text.len && memcmp(later.text.data, asked.text.data, asked.text.len) == 0 &&
-               (!thinking || memmem(later.text.data + asked.text.len, later.text.len - asked.text.len, THOUGHT,
-                                    strlen(THOUGHT)) != NULL);
-    }
-    hearth_chat_prompt_finish(&asked);
-    hearth_chat_prompt_finish(&later);
-    return same;
-}
-
-static bool rewrites(struct hearth_chat *chat) {
-    const bool thinking = thinks(chat);
-    for (int calls = 0; calls < 2; calls++) {
-        if (!goes_on(chat, calls, false) || (thinking && !goes_on(chat, calls, true))) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* A message of the user, as the last one or with a reply and another one behind it. */
 static bool render_asked(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out) {
     struct hearth_message *message = more ? NULL : trial_message(HEARTH_ROLE_USER, "a"); /* as in render_around() */
@@ -224,8 +152,8 @@ static void try_rewritten(struct hearth_chat *chat, struct hearth_engine *engine
 
 bool hearth_api_template_probe_run(struct hearth_chat *chat, struct hearth_engine *engine,
                                    struct hearth_api_template_probe *probe) {
-    *probe = (struct hearth_api_template_probe){
-        .prints_ids = prints_ids(chat), .prints_thinking = prints_thinking(chat), .rewrites = rewrites(chat)};
+    *probe =
+        (struct hearth_api_template_probe){.prints_ids = prints_ids(chat), .prints_thinking = prints_thinking(chat)};
     try_rewritten(chat, engine, render_asked, &probe->asked_rewritten);
     try_rewritten(chat, engine, render_result, &probe->result_rewritten);
     return find_turn_end(chat, &probe->turn_end);

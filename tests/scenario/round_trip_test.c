@@ -3,6 +3,8 @@
  * of it is computed again. Where a template leaves something out on purpose, that is told apart, and --keep-thinking
  * keeps it.
  *
+ * What is computed again for such a template is computed ahead, in idle time: then a turn costs what is new.
+ *
  * The outcome is a table, which stands in docs/models.md (HEARTH_PAGE): compared with it, or, with HEARTH_WRITE,
  * written there. HEARTH_ONLY tries the templates alone whose names hold a text, and HEARTH_VERBOSE says more of each
  * reply. */
@@ -24,6 +26,9 @@
 #include <cmocka.h>
 
 enum { REPLIES = SAMPLES_REPLIES, DIALECTS = 3 };
+
+/* Prints a page of instructions behind every last message, which is new each time. */
+static const char instructs_again[] = "CohereForAI-c4ai-command-r-plus-tool_use";
 
 static const char tools_text[] =
     "[{'type':'function','function':{'name':'read','description':'Reads a file','parameters':{'type':'object',"
@@ -107,6 +112,23 @@ static json_t *ask(const struct stage *stage, int dialect, json_t *messages, con
     return answer;
 }
 
+/* What the next request may cost: its new messages, each with what a template prints around it, and a little. */
+static json_int_t most_tokens(const json_t *messages) {
+    enum { MESSAGE_TOKENS = 34, BEYOND_TOKENS = 64 }; /* most of sim's tokens are bytes */
+    json_int_t fresh = 0;
+    for (size_t i = json_array_size(messages); i-- > 0;) {
+        const json_t *message = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        const char *type = json_string_value(json_object_get(message, "type"));
+        const json_t *content = json_object_get(message, "content");
+        if ((role != NULL && strcmp(role, "assistant") == 0) || (type != NULL && strcmp(type, "function_call") == 0)) {
+            break;
+        }
+        fresh += json_is_array(content) ? (json_int_t)json_array_size(content) : 1;
+    }
+    return fresh * MESSAGE_TOKENS + BEYOND_TOKENS;
+}
+
 /* ---- a template ---- */
 
 struct outcome {
@@ -114,6 +136,7 @@ struct outcome {
     bool plain, one; /* see struct sample */
     bool same;       /* nothing of it was computed again, in any dialect */
     bool kept;       /* that at least with --keep-thinking */
+    bool cheap;      /* with idle time between two turns, the next one costs no more than what is new and a little */
 };
 
 static json_int_t reused(json_t *answer) {
@@ -121,7 +144,19 @@ static json_int_t reused(json_t *answer) {
            json_num(answer, "hearth.reused.disk");
 }
 
-static bool turn(const struct stage *stage, int dialect, size_t reply, const json_t *tools) {
+/* Waits until nothing is computed ahead any more. */
+static void pass_idle_time(const struct stage *stage) {
+    for (bool runs = true; runs;) {
+        struct response response = http_call(stage->port, "GET", "/metrics", NULL, NULL);
+        HEARTH_ASSERT(response.status == 200 && hearth_buf_append(&response.body, "", 1));
+        runs = strstr((const char *)response.body.data, "\nhearth_idle_running 0\n") == NULL;
+        response_finish(&response);
+    }
+}
+
+/* True: nothing of the reply was computed again; `idle`: when what is new was asked for, no more than that and a
+ * little was. */
+static bool turn(const struct stage *stage, int dialect, size_t reply, const json_t *tools, bool idle) {
     char question[64];
     snprintf(question, sizeof question, "Question #%zu.%d#", reply, dialect);
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", question);
@@ -129,6 +164,7 @@ static bool turn(const struct stage *stage, int dialect, size_t reply, const jso
     bool same = false;
     if (answer != NULL) {
         go_on(dialect, answer, messages);
+        pass_idle_time(stage);
         next = ask(stage, dialect, messages, tools);
     }
     if (next != NULL) {
@@ -136,6 +172,9 @@ static bool turn(const struct stage *stage, int dialect, size_t reply, const jso
         json_int_t out = json_num(usage, dialect == 0 ? "completion_tokens" : "output_tokens");
         json_int_t state = reused(answer) + json_num(answer, "hearth.computed") + out - 1;
         same = reused(next) >= state;
+        if (idle) {
+            same = same || json_num(next, "hearth.computed") <= most_tokens(messages);
+        }
         if (getenv("HEARTH_VERBOSE") != NULL && !same) {
             char *dump = json_dumps(json_object_get(next, "hearth"), 0);
             printf("%zu.%d: %lld of %lld: %s\n", reply, dialect, (long long)reused(next), (long long)state, dump);
@@ -174,25 +213,29 @@ static char *make_script(const char *name, const char *text, const json_t *tools
     return (char *)hearth_buf_take(&script);
 }
 
+enum manner { AS_IT_IS, KEEP_THINKING, IDLE_TIME };
+
 /* Of the replies, those that have not come back yet. */
-static void try_replies(const char *text, const char *script, bool keep, const json_t *tools,
+static void try_replies(const char *text, const char *script, enum manner manner, const json_t *tools,
                         struct outcome *outcomes) {
     struct stage_options options;
     struct stage stage;
     stage_options_default(&options);
     options.chat_template = text;
     options.script = script;
-    options.api.keep_thinking = keep;
+    options.api.keep_thinking = manner == KEEP_THINKING;
+    options.api.idle_tokens = manner == IDLE_TIME ? 65536 : 0;
     options.sim.ctx_tokens = 65536;
     options.markers = markers_add;
     stage_open(&stage, &options);
     for (size_t i = 0; i < REPLIES; i++) {
         bool whole = outcomes[i].sampled;
         for (int dialect = 0; dialect < DIALECTS && whole; dialect++) {
-            whole = turn(&stage, dialect, i, tools);
+            whole = turn(&stage, dialect, i, tools, manner == IDLE_TIME);
         }
-        outcomes[i].same = whole && !keep ? true : outcomes[i].same;
-        outcomes[i].kept = whole;
+        outcomes[i].same = whole && manner == AS_IT_IS ? true : outcomes[i].same;
+        outcomes[i].kept = manner == KEEP_THINKING ? whole : outcomes[i].kept;
+        outcomes[i].cheap = whole;
     }
     stage_close(&stage);
 }
@@ -209,12 +252,18 @@ static void try_template(const char *name, const char *text, const json_t *tools
         some = some || outcomes[i].sampled;
     }
     if (some) {
-        try_replies(text, script, false, tools, outcomes);
+        try_replies(text, script, AS_IT_IS, tools, outcomes);
         for (size_t i = 0; i < REPLIES; i++) {
             all = all && (outcomes[i].same || !outcomes[i].sampled);
         }
         if (!all) {
-            try_replies(text, script, true, tools, outcomes);
+            try_replies(text, script, KEEP_THINKING, tools, outcomes);
+            try_replies(text, script, IDLE_TIME, tools, outcomes);
+            for (size_t i = 0; i < REPLIES; i++) {
+                if (outcomes[i].sampled && !outcomes[i].cheap && strcmp(name, instructs_again) != 0) {
+                    fail_msg("%s, %s: computed again, though there was idle time", name, samples_names[i]);
+                }
+            }
         }
     }
     HEARTH_ASSERT(hearth_buf_printf(table, "| %s |", name));
