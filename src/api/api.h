@@ -78,6 +78,7 @@ struct hearth_api_params {
     bool keep_thinking;             /* reasoning of earlier turns stays as it was sampled, whatever the template does */
     uint32_t idle_tokens;           /* most that are computed ahead of a conversation's next turn, in idle time, where
                                        the template rewrites history; default 0: none */
+    int64_t idle_after_us;          /* the reply was sent so long ago, or up to a second longer; default 250 ms */
     bool idle_on_battery;           /* also on battery power */
     bool allow_control_tokens;      /* texts of control tokens in a request become these; otherwise they stay text */
     bool strict_content;            /* images, sounds and files are refused; otherwise a note stands for them */

@@ -224,6 +224,7 @@ static void on_tick(void *user) {
         hearth_memory_begin();
         hearth_api_reply_tick(job, now_us);
     }
+    hearth_idle_tick(api->idle, now_us);
     hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
     if (api->trim_due) {
         api->trim_due = false;
@@ -238,6 +239,7 @@ void hearth_api_params_default(struct hearth_api_params *params) {
                                          .keep_texts = true,
                                          .version = "hearth",
                                          .transcript_bytes = 256u * 1024 * 1024,
+                                         .idle_after_us = 250000,
                                          .reasoning_format = HEARTH_REASONING_AUTO,
                                          .reasoning_budget = -1,
                                          .ping_us = 10000000,
@@ -399,8 +401,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     if (copy_params(api, params)) {
         rc = copy_chat_params(api, params, msg);
     }
-    if (rc == HEARTH_OK && (!hearth_history_init(api) ||
-                            !hearth_idle_create(api, params->idle_tokens, params->idle_on_battery, &api->idle))) {
+    if (rc == HEARTH_OK && (!hearth_history_init(api) || !hearth_idle_create(api, params, &api->idle))) {
         rc = HEARTH_ERR_NOMEM;
     }
     if (rc == HEARTH_OK) {
@@ -468,6 +469,8 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_api_pool_stop(api->pool);
     hearth_api_deletion_worker_destroy(api->deletion_worker);
     hearth_http_destroy(api->http);
+    hearth_idle_destroy(api->idle);
+    api->idle = NULL;
     hearth_api_pool_destroy(api->pool);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
     hearth_api_keys_finish(api);
@@ -483,7 +486,6 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->strip_lines);
     free(api->reasoning_budget_message);
     json_decref(api->template_kwargs);
-    hearth_idle_destroy(api->idle);
     hearth_history_shutdown(api);
     hearth_journal_destroy(api->journal);
     hearth_session_store_destroy(api->own_store);

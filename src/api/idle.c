@@ -12,6 +12,9 @@
  * of it, the template has rewritten nothing. Conversations whose exact tokens are stored are printed by no template,
  * and need none of this.
  *
+ * It begins a moment after the reply: an agent that runs tools comes back at once, and would find the lane busy. When
+ * the next turn has come by then, nothing is left to do.
+ *
  * A turn has a budget of tokens. On battery power nothing is computed ahead, unless that is wanted; a worker asks.
  * Failures of all kinds only mean that the next turn costs what it would have cost anyway.
  *
@@ -32,28 +35,28 @@
 #define LEAST_TOKENS 32 /* fewer are computed as soon as they are asked for */
 
 struct idle_job {
-    struct hearth_job job;       /* first, so that it converts */
-    struct hearth_tokens before; /* what the conversation's state had at the end of the reply */
-    size_t from;                 /* how many of these the next prompt begins with */
+    struct hearth_job job;        /* first, so that it converts */
+    struct hearth_tokens before;  /* what the conversation's state had at the end of the reply */
+    size_t from;                  /* how many of these the next prompt begins with */
+    struct hearth_digest replied; /* the chain up to and with the reply */
 };
 
 static const struct hearth_route route = {.method = "", .path = "", .flags = HEARTH_ROUTE_COUNT};
 
-bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out) {
+bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_idle **out) {
     *out = NULL;
-    if (tokens == 0 || api->keep_thinking) {
+    if (params->idle_tokens == 0 || api->keep_thinking) {
         return true;
     }
     *out = calloc(1, sizeof **out);
     if (*out == NULL) {
         return false;
     }
-    **out = (struct hearth_idle){.api = api, .tokens = tokens, .on_battery = on_battery};
+    **out = (struct hearth_idle){.api = api,
+                                 .tokens = params->idle_tokens,
+                                 .after_us = params->idle_after_us,
+                                 .on_battery = params->idle_on_battery};
     return true;
-}
-
-void hearth_idle_destroy(struct hearth_idle *idle) {
-    free(idle);
 }
 
 /* ---- which jobs ---- */
@@ -209,11 +212,55 @@ static void prepared(struct hearth_http_work *work) {
                                            .user = job};
     job->work.run = ended;
     if (hearth_service_submit(job->api->service, &request, &msg) > 0) {
-        hearth_idle_note(job->api->idle, job->resolved.replied, idle->from, prompt->tokens.n);
+        hearth_idle_note(job->api->idle, idle->replied, idle->from, prompt->tokens.n);
         return;
     }
     hearth_log(HEARTH_LOG_DEBUG, "idle: not computed ahead: %s", msg.text);
     destroy(idle);
+}
+
+/* Takes the job that `link` leads to out of the line. */
+static struct hearth_job *leave_line(struct hearth_job **link) {
+    struct hearth_job *job = *link;
+    *link = job->next;
+    job->next = NULL;
+    return job;
+}
+
+void hearth_idle_overtake(const struct hearth_job *job) {
+    struct hearth_idle *idle = job->api->idle;
+    struct hearth_job **link = idle != NULL && !hearth_digest_is_zero(job->resolved.replied) ? &idle->waiting : NULL;
+    while (link != NULL && *link != NULL) {
+        struct idle_job *waiting = (struct idle_job *)*link;
+        if (hearth_digest_equal(waiting->replied, job->resolved.replied)) {
+            destroy((struct idle_job *)leave_line(link));
+        } else {
+            link = &(*link)->next;
+        }
+    }
+}
+
+void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us) {
+    while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us) {
+        hearth_api_pool_push(idle->api->pool, leave_line(&idle->waiting));
+    }
+}
+
+void hearth_idle_destroy(struct hearth_idle *idle) {
+    while (idle != NULL && idle->waiting != NULL) {
+        destroy((struct idle_job *)leave_line(&idle->waiting));
+    }
+    free(idle);
+}
+
+/* Puts a job at the end of the line. */
+static void wait_in_line(struct hearth_idle *idle, struct hearth_job *job) {
+    struct hearth_job **end = &idle->waiting;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = job;
+    hearth_idle_tick(idle, job->arrived_us); /* where there is no moment to wait */
 }
 
 void hearth_idle_follow(struct hearth_job *over) {
@@ -234,8 +281,11 @@ void hearth_idle_follow(struct hearth_job *over) {
         return;
     }
     struct hearth_job *job = &idle->job;
+    const struct hearth_history *history = &job->resolved.history;
+    idle->replied = hearth_message_chain(over->resolved.said, history->messages[history->count - 2]);
     job->api = api;
     job->route = &route;
+    job->arrived_us = hearth_clock_us();
     job->caller = over->caller;
     job->caller.quota = NULL;
     job->owner = over->owner;
@@ -249,5 +299,5 @@ void hearth_idle_follow(struct hearth_job *over) {
     job->pool_run = prepare;
     api->idle->running++;
     atomic_fetch_add(&api->jobs, 1);
-    hearth_api_pool_push(api->pool, job);
+    wait_in_line(api->idle, job);
 }

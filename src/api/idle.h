@@ -14,8 +14,10 @@ struct hearth_idle_range {
 
 struct hearth_idle {
     struct hearth_api *api;
-    size_t tokens; /* most of a turn */
+    size_t tokens;    /* most of a turn */
+    int64_t after_us; /* the reply was sent so long ago */
     bool on_battery;
+    struct hearth_job *waiting;                                  /* that have not begun, the oldest first */
     size_t running;                                              /* conversations that are computed ahead now */
     struct hearth_idle_range ranges[HEARTH_IDLE_REMEMBERED_MAX]; /* a ring */
     size_t next_range;
@@ -23,9 +25,9 @@ struct hearth_idle {
 
 /* ---- idle.c ---- */
 
-/* *out NULL: nothing is computed in idle time: `tokens` is 0, or thinking is kept. False: out of memory. */
-bool hearth_idle_create(struct hearth_api *api, uint32_t tokens, bool on_battery, struct hearth_idle **out);
-/* Once no job is left. NULL is allowed. */
+/* *out NULL: nothing is computed in idle time: params->idle_tokens is 0, or thinking is kept. False: out of memory. */
+bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_idle **out);
+/* Once no job is left but those that wait to begin. NULL is allowed. */
 void hearth_idle_destroy(struct hearth_idle *idle);
 
 /* Loop: whether the tokens of a job's prompt are to be kept until the job is over. */
@@ -33,6 +35,10 @@ bool hearth_idle_is_wanted(const struct hearth_job *job);
 /* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
  * is taken over (job->parsed is empty then), and the next prompt computed as far as it is known. */
 void hearth_idle_follow(struct hearth_job *job);
+/* Loop: a job has been submitted: what waits to be computed for it is of no use any more. */
+void hearth_idle_overtake(const struct hearth_job *job);
+/* Loop, once a second. NULL is allowed. */
+void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us);
 
 /* ---- idle_ranges.c: what was computed ahead ---- */
 

@@ -328,6 +328,7 @@ static void submit(struct hearth_job *job) {
     job->open = true;
     job->submitted = true;
     hearth_access_note_ahead(job);
+    hearth_idle_overtake(job);
     job->next = api->running;
     if (job->next != NULL) {
         job->next->prev = job;

@@ -162,6 +162,7 @@ static json_t *converse(enum hearth_engine_class memory_class, enum dialect dial
     stage_options_default(&options);
     options.sim.memory_class = memory_class;
     options.script = script;
+    options.api.idle_after_us = 0;
     options.api.idle_tokens = idle_tokens;
     options.chat_template = forgets;
     stage_open(&stage, &options);
@@ -260,6 +261,7 @@ static void a_turn_has_a_budget(void **state) {
         struct stage stage;
         stage_options_default(&options);
         options.script = script;
+        options.api.idle_after_us = 0;
         options.api.idle_tokens = cases[i].tokens;
         options.api.keep_thinking = cases[i].keep_thinking;
         options.chat_template = cases[i].other_template ? NULL : forgets;
@@ -286,6 +288,7 @@ static void others_go_first(void **state) {
         options.sim.decode_tokens_per_s = 1e6;
         options.sim.reply_tokens = 8;
         options.script = long_script;
+        options.api.idle_after_us = 0;
         options.api.idle_tokens = 65536;
         options.chat_template = forgets;
         stage_open(&stage, &options);
@@ -303,9 +306,29 @@ static void others_go_first(void **state) {
     }
 }
 
+/* The next turn comes before anything was begun: nothing is computed ahead of it any more. What still waits at the end
+ * of the server is dropped. */
+static void a_turn_may_come_at_once(void **state) {
+    struct stage_options options;
+    struct stage stage;
+    (void)state;
+    stage_options_default(&options);
+    options.script = script;
+    options.api.idle_after_us = INT64_C(3600) * 1000000;
+    options.api.idle_tokens = 65536;
+    options.chat_template = forgets;
+    stage_open(&stage, &options);
+    ask_once(&stage, 100, NULL); /* a call, and the answer behind its result */
+    assert_int_equal(metric(&stage, "hearth_idle_running"), 1);
+    ask_once(&stage, 200, NULL);
+    assert_int_equal(metric(&stage, "hearth_idle_running"), 2);
+    assert_int_equal(metric(&stage, "hearth_idle_tokens_total"), 0);
+    stage_close(&stage);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(turns_cost_what_is_new), cmocka_unit_test(a_turn_has_a_budget),
-                                       cmocka_unit_test(others_go_first)};
+                                       cmocka_unit_test(others_go_first), cmocka_unit_test(a_turn_may_come_at_once)};
     make_long_script();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,6 +224,7 @@ static void try_replies(const char *text, const char *script, enum manner manner
     options.chat_template = text;
     options.script = script;
     options.api.keep_thinking = manner == KEEP_THINKING;
+    options.api.idle_after_us = 0;
     options.api.idle_tokens = manner == IDLE_TIME ? 65536 : 0;
     options.sim.ctx_tokens = 65536;
     options.markers = markers_add;
