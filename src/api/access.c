@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/spans.h"
 #include "base/utf8.h"
 
 #include <string.h>
@@ -386,6 +387,9 @@ void hearth_access_log_job(const struct hearth_job *job) {
     }
     if (job->api->ring != NULL) {
         (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->keep_texts);
+    }
+    if (hearth_spans_on()) {
+        hearth_request_spans_put(job, &report);
     }
     hearth_figures_add(&job->api->figures, &report, class_of(job));
     learn_rates(job->api, &report);

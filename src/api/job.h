@@ -71,6 +71,13 @@ struct hearth_job_end {
     struct hearth_job *job;
 };
 
+/* ---- request_spans.c ---- */
+
+struct hearth_job;
+struct hearth_report;
+/* Puts the spans of a request that has ended (base/spans.h). */
+void hearth_request_spans_put(const struct hearth_job *job, const struct hearth_report *report);
+
 /* ---- traceparent.c ---- */
 
 #define HEARTH_TRACE_ID_BYTES 33

@@ -12,6 +12,7 @@
 #include "base/health.h"
 #include "base/infile.h"
 #include "base/prefault.h"
+#include "base/spans.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/keys.h"
@@ -22,6 +23,7 @@
 #include "http/server.h"
 #include "sched/service.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <malloc.h>
@@ -49,6 +51,7 @@ struct server {
     struct hearth_seal *seal;           /* of the sessions; NULL: they are not encrypted */
     struct hearth_session_store *store; /* sessions; NULL: in memory */
     char *store_path;
+    int trace_fd; /* of --trace, until the spans have it; -1: none */
 };
 
 /* ---------------------------------------------------------------------------------------------------- signals, log */
@@ -157,6 +160,20 @@ static int name_model(struct server *server, struct hearth_errmsg *msg) {
 static int find_places(struct server *server, struct hearth_errmsg *msg) {
     const int err = hearth_serve_disk_prepare(server->options, &server->disk, msg);
     return err == HEARTH_OK ? hearth_serve_paths_sessions(server->options, &server->store_path, msg) : err;
+}
+
+/* The file of --trace, before paths are closed. */
+static int open_trace(struct server *server, struct hearth_errmsg *msg) {
+    const char *path = server->options->trace;
+    server->trace_fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600) : -1;
+    return !path || server->trace_fd >= 0
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_IO, "--trace: %s cannot be written: %s", path, strerror(errno));
+}
+
+static int begin_trace(struct server *server, struct hearth_errmsg *msg) {
+    const uint32_t lanes = server->options->parallel > 0 ? (uint32_t)server->options->parallel : 4;
+    return server->trace_fd >= 0 ? hearth_spans_start(server->trace_fd, lanes, msg) : HEARTH_OK;
 }
 
 static int confine(struct server *server, struct hearth_errmsg *msg) {
@@ -470,8 +487,9 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys,     try_address,     name_model,     find_places, confine,      create_engine, open_disk,
-        open_sessions, warn_of_options, create_service, create_chat, obey_signals, make_kwargs,   create_api};
+        read_keys,   try_address,   name_model,  find_places,   open_trace,      confine,
+        begin_trace, create_engine, open_disk,   open_sessions, warn_of_options, create_service,
+        create_chat, obey_signals,  make_kwargs, create_api};
     int err = hearth_serve_paths_check(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -496,6 +514,7 @@ static void finish(struct server *server) {
     if (server->engine) {
         server->engine->ops->destroy(server->engine);
     }
+    hearth_spans_stop();
     hearth_buf_finish(&server->template_text);
     hearth_key_list_finish(&server->keys);
     hearth_serve_live_finish(&server->live);

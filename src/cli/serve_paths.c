@@ -37,10 +37,11 @@ static const char *fault(const char *path, bool plain) {
     return faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0 ? NULL : strerror(errno);
 }
 
-/* Files of the simulated engine's model are never read. */
+/* Files that are written, and those of the simulated engine's model, are never read. */
 static bool is_read(const struct hearth_option_row *row, const struct hearth_options *options) {
     const bool of_model = strcmp(row->long_name, "--model") == 0 || strcmp(row->long_name, "--lora") == 0;
-    return strcmp(row->long_name, "--session-db") != 0 && (!of_model || strcmp(options->engine, "llama") == 0);
+    const bool written = strcmp(row->long_name, "--session-db") == 0 || strcmp(row->long_name, "--trace") == 0;
+    return !written && (!of_model || strcmp(options->engine, "llama") == 0);
 }
 
 int hearth_serve_paths_check(const struct hearth_options *options, struct hearth_errmsg *msg) {

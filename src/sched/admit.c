@@ -458,6 +458,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             (void)hearth_cache_snapshot(service->cache, &service->lives[plan->target], HEARTH_SNAPSHOT_REPLY_END);
         }
         service->told_us += hearth_clock_us() - real_us;
+        hearth_service_restore_span(plan->target, &restored, real_us);
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "base/spans.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
@@ -511,6 +512,9 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
     if (err) {
         fail_batch(service, &batch, err);
         return;
+    }
+    if (hearth_spans_on()) {
+        hearth_service_batch_spans(service, batch.shares, batch.n, real_us, hearth_clock_us());
     }
     count_batch(service, &batch, us);
     bool goes_on[HEARTH_LANES_MAX] = {false};

@@ -6,6 +6,7 @@
  * lane (preempted, new or announced), `on_lanes` those with one. */
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/spans.h"
 #include "sched/service_internal.h"
 
 #define CAPTURE_SLICE_PAGES 1
@@ -162,6 +163,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->waited_us += now_us - task->queued_us;
     hearth_task_waited(service, task, admit_us);
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
+    task->lane_us = hearth_spans_on() ? hearth_clock_us() : 0;
     service->on_lane[lane] = task;
     hearth_service_lanes_taken(service, now_us);
     hearth_lane_count(service, task, false, 1);
@@ -179,6 +181,9 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     task->prefill_us += decodes_us - lane->assigned_us;
     task->decode_us += live->used_us - decodes_us;
     hearth_step_release(service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
+    if (hearth_spans_on() && task->lane_us > 0) {
+        hearth_service_lane_span(task);
+    }
     service->on_lane[task->lane] = NULL;
     task->last_lane = task->lane;
     task->lane = -1;

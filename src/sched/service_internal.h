@@ -82,6 +82,7 @@ struct hearth_task {
                                  one gives it its cells; 0 = no */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
+    int64_t lane_us; /* hearth_clock_us() when it got its lane; for spans */
     struct hearth_receipt receipt;
 
     int64_t deadline_us;                      /* the engine's clock; 0: none */
@@ -194,6 +195,12 @@ static inline int32_t hearth_service_chunk(const struct hearth_service *service)
 
 /* ---- timing.c ---- */
 
+/* Spans (base/spans.h): of a batch and of each lane's share of it, of a restore, and of a
+ * request's time on its lane. Times are hearth_clock_us(). */
+void hearth_service_batch_spans(const struct hearth_service *service, const int32_t *shares, size_t tokens,
+                                int64_t begun_us, int64_t ended_us);
+void hearth_service_restore_span(int lane, const struct hearth_restore *restored, int64_t begun_us);
+void hearth_service_lane_span(const struct hearth_task *task);
 /* The time since `real_us` (the real clock) went into sampling. */
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
 /* The time since `start_us` (the engine's clock) and `real_us` went into capturing. */

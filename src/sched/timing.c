@@ -5,7 +5,50 @@
  * turn of the loop sched_us is what is left when decoding, sampling, restoring and capturing are taken out; sleeping is
  * not in it. */
 #include "base/clock.h"
+#include "base/spans.h"
 #include "sched/service_internal.h"
+
+#define CAPTURE_SPAN_US 20 /* shorter ones had nothing to do */
+
+void hearth_service_batch_spans(const struct hearth_service *service, const int32_t *shares, size_t tokens,
+                                int64_t begun_us, int64_t ended_us) {
+    struct hearth_span span = {.track = HEARTH_TRACK_SERVICE,
+                               .name = "batch",
+                               .begun_us = begun_us,
+                               .ended_us = ended_us,
+                               .args = {{"tokens", (int64_t)tokens}}};
+    hearth_span_put(&span);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (shares[i] > 0) {
+            const bool prefills = hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
+            span.track = HEARTH_TRACK_LANES + (int)i;
+            span.name = prefills ? "prefill" : "decode";
+            span.args[0].value = shares[i];
+            hearth_span_put(&span);
+        }
+    }
+}
+
+void hearth_service_restore_span(int lane, const struct hearth_restore *restored, int64_t begun_us) {
+    if (!hearth_spans_on() || restored->us <= 0) {
+        return;
+    }
+    hearth_span_put(&(struct hearth_span){.track = HEARTH_TRACK_LANES + lane,
+                                          .name = "restore",
+                                          .begun_us = begun_us,
+                                          .ended_us = hearth_clock_us(),
+                                          .args = {{"live", (int64_t)restored->live_tokens},
+                                                   {"ram", (int64_t)restored->ram_tokens},
+                                                   {"disk", (int64_t)restored->backing_tokens}}});
+}
+
+void hearth_service_lane_span(const struct hearth_task *task) {
+    hearth_span_put(&(struct hearth_span){.track = HEARTH_TRACK_LANES + task->lane,
+                                          .name = "request",
+                                          .begun_us = task->lane_us,
+                                          .ended_us = hearth_clock_us(),
+                                          .args = {{"task", task->id}, {"tokens", (int64_t)task->tokens.n}}});
+}
 
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {
     int64_t us = hearth_clock_us() - real_us;
@@ -14,8 +57,13 @@ void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {
 }
 
 void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us) {
+    const int64_t now_us = hearth_clock_us();
     service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
-    service->told_us += hearth_clock_us() - real_us;
+    service->told_us += now_us - real_us;
+    if (hearth_spans_on() && now_us - real_us >= CAPTURE_SPAN_US) {
+        hearth_span_put(&(struct hearth_span){
+            .track = HEARTH_TRACK_SERVICE, .name = "capture", .begun_us = real_us, .ended_us = now_us});
+    }
 }
 
 void hearth_service_worked(struct hearth_service *service, int64_t real_us) {

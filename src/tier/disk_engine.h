@@ -69,6 +69,7 @@ struct disk_read {
     uint64_t known_bytes; /* as the table has it; 0: not there */
     /* the reader's own */
     int fd;
+    int64_t begun_us; /* hearth_clock_us() when it was taken */
     uint64_t size;
     bool direct;   /* past the page cache */
     uint8_t *head; /* the first head_len bytes */

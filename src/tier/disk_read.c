@@ -11,9 +11,12 @@
 #include "tier/disk_engine.h"
 
 #include "base/log.h"
+#include "base/clock.h"
 #include "base/prefault.h"
+#include "base/spans.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,9 +62,23 @@ static struct disk_read *take(struct disk *disk, bool wait) {
             disk->read_bytes += file->bytes;
         }
         read->head_len = disk->head_guess;
+        read->begun_us = hearth_clock_us();
     }
     hearth_disk_unlock(disk);
     return read;
+}
+
+/* Reads overlap: each has an id. */
+static void put_span(const struct disk_read *read) {
+    struct hearth_span span = {.track = HEARTH_TRACK_DISK,
+                               .category = "disk",
+                               .name = "read",
+                               .begun_us = read->begun_us,
+                               .ended_us = hearth_clock_us(),
+                               .args = {{"bytes", (int64_t)read->size}}};
+    (void)snprintf(span.id, sizeof span.id, "r%llx_%llx", (unsigned long long)read->ev.event.name.lo,
+                   (unsigned long long)read->begun_us);
+    hearth_span_put(&span);
 }
 
 /* Answers it, and what waited behind it. */
@@ -73,6 +90,9 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         hearth_io_close(read->fd);
     }
     read->fd = -1;
+    if (hearth_spans_on()) {
+        put_span(read);
+    }
     read->ev.event.err = err;
     hearth_disk_lock(disk);
     if (err == HEARTH_OK) {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/prefault.h"
+#include "base/spans.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -457,6 +458,7 @@ static void write_batch(struct writer *writer, struct write_batch *batch) {
         bytes += hearth_disk_blocks(job->bytes) + HEARTH_FORMAT_BLOCK;
     }
     batch->error = 0;
+    const int64_t begun_us = hearth_clock_us();
     if (hearth_disk_make_room(disk, bytes, false, ROOM_PATIENCE_US)) {
         write_once(writer, batch);
     } else {
@@ -464,6 +466,13 @@ static void write_batch(struct writer *writer, struct write_batch *batch) {
     }
     if (batch->error != 0 && remedy(disk, batch->error, batch->failed_bytes)) {
         write_once(writer, batch);
+    }
+    if (hearth_spans_on()) {
+        hearth_span_put(&(struct hearth_span){.track = HEARTH_TRACK_DISK,
+                                              .name = "write",
+                                              .begun_us = begun_us,
+                                              .ended_us = hearth_clock_us(),
+                                              .args = {{"files", (int64_t)batch->n}, {"bytes", (int64_t)bytes}}});
     }
     const int error = batch->error;
     bool written = false;
