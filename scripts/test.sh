@@ -6,8 +6,9 @@
 #   scripts/test.sh [meson test arguments]     for example: scripts/test.sh --suite unit
 #
 # Environment: SAN=address or SAN=thread; HEARTH_CACHE; HEARTH_HERMES; HEARTH_WORKERS, the Python tests that run side by
-# side (default: one more than there are cores, as some wait). The Python tests (tests/client) run against the program
-# that was built, in environments of their own in the cache; they are left out when tests are selected by arguments.
+# side (default: two for each core, as most of them wait; with a sanitizer one more than there are cores). The Python
+# tests (tests/client) run against the program that was built, in environments of their own in the cache, beside the
+# tests in C; they are left out when tests are selected by arguments.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -23,15 +24,19 @@ export HEARTH_MODELS HEARTH_SUITE HEARTH_BIN
 
 # Sanitizers slow everything down, and stop at the first finding. ThreadSanitizer does not see the barriers of ggml's
 # threads, which are built without it, so ggml gets one; and it wants addresses that are not randomised.
-slower=1 fixed=
+#
+# Without one everything runs side by side: time limits are for tests that hang, and threads that wait for each other
+# sleep.
+slower=3 fixed= beside=yes workers=$(($(nproc) * 2))
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 case ${SAN:-} in
 address)
-    slower=6
+    slower=6 beside= workers=$(($(nproc) + 1))
     export ASAN_OPTIONS="${ASAN_OPTIONS:-abort_on_error=1:detect_stack_use_after_return=1}"
     export UBSAN_OPTIONS="${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}"
     ;;
 thread)
-    slower=6 fixed="setarch $(uname -m) -R"
+    slower=6 beside= workers=$(($(nproc) + 1)) fixed="setarch $(uname -m) -R"
     export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1:suppressions=$PWD/tests/tsan.supp}" OMP_THREAD_LIMIT=1
     ;;
 esac
@@ -50,31 +55,35 @@ esac
 results=$dir/results
 rm -rf "$results"
 mkdir -p "$results"
-# The agents of the client tests are fetched while the tests in C run: that is mostly waiting.
-if [ -n "$python_tests" ]; then
-    {
-        scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
-        scripts/programs.sh all >"$results/programs"
-    } &
-    programs=$!
-fi
-say "tests of $dir"
-$fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
-cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
-
-if [ -n "$python_tests" ]; then
-    python=$(venv tests/client/requirements.txt venv)/bin/python
+c_tests() {
+    $fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
+}
+if [ -z "$python_tests" ]; then
+    say "tests of $dir"
+    c_tests "$@"
+else
+    # Their output follows that of the Python tests where they run beside them.
+    say "tests in C of $dir"
+    if [ -n "$beside" ]; then
+        c_tests "$@" 2>"$results/c.log" &
+    else
+        c_tests "$@"
+    fi
+    scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
-    wait "$programs" || die "the agents of the client tests could not be installed"
-    HEARTH_PROGRAMS=$(cat "$results/programs")
+    HEARTH_PROGRAMS=$(scripts/programs.sh all) || { wait; die "the agents of the client tests could not be installed"; }
+    python=$(venv tests/client/requirements.txt venv)/bin/python
     HEARTH_HERMES=${HEARTH_HERMES:-$(printf '%s\n' "$HEARTH_PROGRAMS" | sed -n 's/^hermes=//p')/bin/hermes}
     HEARTH_TEMPLATES=${HEARTH_TEMPLATES:-$(scripts/deps.sh templates)}
     export HEARTH_PROGRAMS HEARTH_HERMES HEARTH_TEMPLATES
-    workers=${HEARTH_WORKERS:-$(($(nproc) + 1))}
+    workers=${HEARTH_WORKERS:-$workers}
     say "tests with Python clients, $workers side by side"
-    $fixed "$python" -m pytest -q -n "$workers" --dist worksteal -m "$marks" --junitxml "$results/client.xml" tests/client \
-        >&2 || true
+    $fixed "$python" -m pytest -q -n "$workers" --dist worksteal -m "$marks" --junitxml "$results/client.xml" \
+        tests/client >&2 || true
+    wait
+    [ -z "$beside" ] || cat "$results/c.log" >&2
     [ -e "$results/client.xml" ] || die "pytest did not run"
 fi
+cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
 
 python3 scripts/count.py "$results"

@@ -244,8 +244,6 @@ char *hearth_api_query(const char *query, const char *name);
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known);
 /* True when a path is of a route's pattern. */
 bool hearth_route_matches(const struct hearth_route *route, const char *path);
-/* What the '*' number `index` of a route stands for in a path; NULL when it has not so many. Caller frees. */
-char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index);
 
 /* ---- error.c: {"error": {"message", "type", "param", "code"}} ---- */
 
@@ -278,9 +276,7 @@ bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
 /* Fills the error of a request that the service did not take: as above, and when to try again. Returns false. */
 bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *error, int err,
                             const struct hearth_errmsg *msg);
-/* Ends the exchange with an error, in the form of its API: the first one for want of memory, needing none. The last one
- * logs it, for exchanges that no job has. */
-void hearth_api_respond_nomem(struct hearth_http_exchange *exchange);
+/* Ends the exchange with an error, in the form of its API. The last one logs it, for exchanges that no job has. */
 void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* The handler's callback for errors that http finds. */

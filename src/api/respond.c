@@ -37,7 +37,7 @@ static const char *nomem_text(bool native, bool anthropic) {
                : "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
 }
 
-void hearth_api_respond_nomem(struct hearth_http_exchange *exchange) {
+static void respond_nomem(struct hearth_http_exchange *exchange) {
     const char *text = nomem_text(is_native_path(hearth_http_path(exchange)), hearth_api_is_anthropic(exchange));
     hearth_http_set_header(exchange, "Retry-After", NOMEM_RETRY);
     hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, text, strlen(text));
@@ -50,7 +50,7 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
     if (!print_error(error, hearth_http_path(exchange), hearth_api_is_anthropic(exchange),
                      hearth_http_request_id(exchange), &text)) {
         hearth_buf_finish(&text);
-        hearth_api_respond_nomem(exchange);
+        respond_nomem(exchange);
         return;
     }
     if (error->retry_after_s > 0) {
@@ -90,7 +90,7 @@ void hearth_api_json_respond(struct hearth_http_exchange *exchange, int status, 
     if (hearth_api_json_write(value, &text)) {
         hearth_http_respond(exchange, status, HEARTH_CONTENT_JSON, text.data, text.len);
     } else {
-        hearth_api_respond_nomem(exchange);
+        respond_nomem(exchange);
     }
     hearth_buf_finish(&text);
 }

@@ -37,12 +37,6 @@ bool hearth_route_matches(const struct hearth_route *route, const char *path) {
     return match(route->path, path, stars, STARS_MAX);
 }
 
-char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index) {
-    struct star stars[STARS_MAX] = {{NULL, 0}};
-    const bool found = index < STARS_MAX && match(route->path, path, stars, STARS_MAX) && stars[index].len > 0;
-    return found ? strndup(stars[index].text, stars[index].len) : NULL;
-}
-
 /* Decodes a query's %XX and '+' in place. */
 static void decode(char *text) {
     char *out = text;
@@ -60,7 +54,10 @@ static void decode(char *text) {
 }
 
 char *hearth_job_param(const struct hearth_job *job, size_t index) {
-    return job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL; /* decoded by http */
+    struct star stars[STARS_MAX] = {{NULL, 0}};
+    const bool found = job->path != NULL && index < STARS_MAX && /* decoded by http */
+                       match(job->route->path, job->path, stars, STARS_MAX) && stars[index].len > 0;
+    return found ? strndup(stars[index].text, stars[index].len) : NULL;
 }
 
 char *hearth_api_query(const char *query, const char *name) {

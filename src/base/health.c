@@ -20,20 +20,14 @@ static struct {
     } slots[HEARTH_HEALTH_CONDITIONS];
 } health = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static const struct {
-    const char *name, *help;
-} conditions[] = {
-#define X(constant, name, help) {#name, help},
+static const char *const names[] = {
+#define X(constant, name) #name,
     HEARTH_HEALTH_TABLE(X)
 #undef X
 };
 
 const char *hearth_health_name(enum hearth_health_condition condition) {
-    return conditions[condition].name;
-}
-
-const char *hearth_health_help(enum hearth_health_condition condition) {
-    return conditions[condition].help;
+    return names[condition];
 }
 
 void hearth_health_raise(enum hearth_health_condition condition, const char *format, ...) {
@@ -58,7 +52,7 @@ void hearth_health_clear(enum hearth_health_condition condition) {
     health.slots[condition].raised = false;
     pthread_mutex_unlock(&health.mutex);
     if (was_raised) {
-        hearth_log(HEARTH_LOG_INFO, "health: %s is over", conditions[condition].name);
+        hearth_log(HEARTH_LOG_INFO, "health: %s is over", names[condition]);
     }
 }
 

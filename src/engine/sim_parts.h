@@ -131,8 +131,6 @@ sim_state hearth_sim_state_extend(struct sim *sim, struct sim_seq *seq, hearth_t
 /* Cells that a token takes (0 for a purely recurrent state). */
 uint32_t hearth_sim_state_cells(const struct sim *sim, uint32_t tokens);
 struct sim_seq *hearth_sim_state_seq(struct sim *sim, int32_t seq);
-/* The state that the next token is computed from; the sequence is complete. */
-sim_state hearth_sim_state_now(const struct sim *sim, const struct sim_seq *seq);
 
 void hearth_sim_seq_clear(struct hearth_engine *engine, int32_t seq);
 int32_t hearth_sim_seq_rewind_floor(struct hearth_engine *engine, int32_t seq, int32_t end);
@@ -146,9 +144,6 @@ int hearth_sim_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_
 int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
 
 /* ---- sampling ---- */
-
-/* The greedy token at a state. */
-hearth_token hearth_sim_draw(const struct sim *sim, sim_state state);
 
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                  struct hearth_errmsg *msg);

@@ -39,7 +39,8 @@ struct candidates {
 
 /* ---- drawing ---- */
 
-hearth_token hearth_sim_draw(const struct sim *sim, sim_state state) {
+/* The greedy token at a state. */
+static hearth_token draw(const struct sim *sim, sim_state state) {
     uint64_t whole = sim_mix(state, 0xD4A3), h = whole;
     if ((state & SIM_STATE_REPEATS) != 0 && whole % 8 != 0) {
         h = sim_mix(state >> 8 & SIM_REPEATS_LAST, sim->params.seed);
@@ -73,7 +74,7 @@ hearth_token hearth_sim_oracle(const struct hearth_engine *engine, const hearth_
     for (size_t i = 0; i < n; i++) {
         state = hearth_sim_state_step(state, tokens[i]);
     }
-    return hearth_sim_draw(sim, state);
+    return draw(sim, state);
 }
 
 static double unit(uint64_t h) {
@@ -95,7 +96,7 @@ static void candidates_draw(const struct sim *sim, sim_state state, struct candi
     for (uint64_t k = 0; k < TRIES && all->n < CANDIDATES; k++) {
         uint64_t unfinished = state & SIM_STATE_LOW;
         sim_state at = k == 0 ? state : (sim_mix(state, k) & ~(uint64_t)SIM_STATE_LOW) | unfinished;
-        hearth_token token = hearth_sim_draw(sim, at);
+        hearth_token token = draw(sim, at);
         if (candidate_find(all, token) == NULL) {
             all->v[all->n++] = (struct sim_candidate){.token = token, .raw = logit, .logit = logit};
             logit -= 0.2 + unit(sim_mix(at, 0x10617));
@@ -304,7 +305,7 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
     sim_state state = sim->outputs[index];
     bool greedy = s->temperature <= 0.0f;
     bool changed = s->logit_biases > 0 || s->ignore_eos || sampler->history.n > 0;
-    hearth_token token = hearth_sim_draw(sim, state);
+    hearth_token token = draw(sim, state);
     struct candidates drawn;
     if (!greedy || changed || logprobs != NULL) {
         candidates_draw(sim, state, &drawn);

@@ -201,7 +201,8 @@ sim_state hearth_sim_state_step(sim_state state, hearth_token token) {
     return (sim_mix(state, (uint64_t)token + 1) & ~(uint64_t)SIM_STATE_LOW) | unfinished;
 }
 
-sim_state hearth_sim_state_now(const struct sim *sim, const struct sim_seq *seq) {
+/* The state that the next token is computed from; the sequence is complete. */
+static sim_state state_now(const struct sim *sim, const struct sim_seq *seq) {
     if (!has_rec(sim)) {
         return seq->attn[seq->n];
     }
@@ -216,7 +217,7 @@ sim_state hearth_sim_state_now(const struct sim *sim, const struct sim_seq *seq)
 
 sim_state hearth_sim_state_extend(struct sim *sim, struct sim_seq *seq, hearth_token token) {
     HEARTH_ASSERT(!seq->broken && seq->complete);
-    sim_state before = hearth_sim_state_now(sim, seq);
+    sim_state before = state_now(sim, seq);
     sim_state after = hearth_sim_state_step(before, token);
     if (has_pages(sim)) {
         seq_push(sim, seq,
@@ -301,7 +302,7 @@ bool hearth_sim_intact(struct hearth_engine *engine, int32_t seq, const hearth_t
     for (size_t i = 0; i < n; i++) {
         state = hearth_sim_state_step(state, tokens[i]);
     }
-    return hearth_sim_state_now(sim, s) == state;
+    return state_now(sim, s) == state;
 }
 
 /* ---- pages ---- */

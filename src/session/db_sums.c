@@ -50,7 +50,8 @@ static uint64_t sum_of(const uint8_t *page, uint64_t number) {
     return sum != 0 ? sum : 1;
 }
 
-bool hearth_db_page_is_whole(const uint8_t *page, uint64_t number) {
+/* Whether a page (the first one is number 1) is as it was written. One without a sum is taken for it. */
+static bool is_whole(const uint8_t *page, uint64_t number) {
     uint64_t sum;
     memcpy(&sum, page + PAGE - SUM, sizeof sum);
     return sum == 0 || sum == sum_of(page, number);
@@ -78,7 +79,7 @@ static int read_at(sqlite3_file *file, void *bytes, int len, sqlite3_int64 at) {
     if (rc != SQLITE_OK || !is_page(mine(file), len, at)) {
         return rc;
     }
-    if (!hearth_db_page_is_whole(bytes, (uint64_t)(at / PAGE) + 1)) {
+    if (!is_whole(bytes, (uint64_t)(at / PAGE) + 1)) {
         return SQLITE_IOERR_DATA;
     }
     memset((uint8_t *)bytes + PAGE - SUM, 0, SUM);
@@ -182,7 +183,7 @@ static bool is_bad(const struct hearth_db_raw *raw, uint64_t number) {
     uint8_t page[PAGE];
     for (int i = 0; i < TRIES; i++) {
         const ssize_t n = hearth_db_raw_read(raw, page, PAGE, (number - 1) * PAGE);
-        if (n >= 0 && (n < PAGE || hearth_db_page_is_whole(page, number))) {
+        if (n >= 0 && (n < PAGE || is_whole(page, number))) {
             return false;
         }
         (void)usleep(PAUSE_US);
@@ -208,7 +209,7 @@ int64_t hearth_db_find_bad_page(const char *path, uint64_t *next, uint64_t most)
             *next = 0;
             break;
         }
-        if ((n < 0 || (n == PAGE && !hearth_db_page_is_whole(page, *next + 1))) && is_bad(&raw, *next + 1)) {
+        if ((n < 0 || (n == PAGE && !is_whole(page, *next + 1))) && is_bad(&raw, *next + 1)) {
             bad = (int64_t)*next + 1;
         }
     }

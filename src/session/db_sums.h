@@ -16,8 +16,6 @@ const char *hearth_db_vfs(void);
 
 /* Whether the file that begins so has sums. */
 bool hearth_db_head_has_sums(const uint8_t head[21]);
-/* Whether a page of such a file (the first one is number 1) is as it was written. One without a sum is taken for it. */
-bool hearth_db_page_is_whole(const uint8_t *page, uint64_t number);
 
 /* Looks at up to `most` pages of a file from *next on, which becomes 0 when that was the last one. Returns the number
  * of the first bad one (*next is it, less one), 0 when there was none, or -1 (it cannot be opened). */

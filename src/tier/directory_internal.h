@@ -30,9 +30,6 @@ struct hearth_directory_path {
 struct hearth_directory_path hearth_directory_file_path(const struct hearth_file_id *id);
 struct hearth_directory_path hearth_directory_in_model(struct hearth_model_id model, const char *name);
 
-/* 32 lower-case hex digits and nothing else. */
-bool hearth_directory_model_name(const char *name);
-
 /* Whether one of the directories that a path goes through is a link (errno is ELOOP then): it is not to be used. */
 bool hearth_directory_is_linked(const struct hearth_directory *directory, const char *path);
 

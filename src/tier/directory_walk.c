@@ -30,7 +30,8 @@ static size_t hex_len(const char *text) {
     return n;
 }
 
-bool hearth_directory_model_name(const char *name) {
+/* 32 lower-case hex digits and nothing else. */
+static bool is_model_name(const char *name) {
     return hex_len(name) == 32 && name[32] == '\0';
 }
 
@@ -211,7 +212,7 @@ int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(vo
     bool go_on = err == HEARTH_OK;
     for (size_t i = 0; i < n && go_on; i++) {
         struct stat st;
-        if (hearth_directory_model_name(names[i]) && fstatat(directory->fd, names[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        if (is_model_name(names[i]) && fstatat(directory->fd, names[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISDIR(st.st_mode)) {
             struct hearth_model_id model;
             memcpy(model.hex, names[i], sizeof model.hex);

@@ -82,7 +82,7 @@ def test_session(tmp_path):
 def test_smollm2_is_made_to_call(server, model):
     """Whatever it calls, each step is a call of a tool that exists, with arguments that fit it."""
     museum = Museum()
-    agent = agent_of(server.port, museum, temperature=0)
+    agent = agent_of(server.port, museum, temperature=0, max_tokens=160)
     agent.max_steps = 2
     steps = []
     agent.step_callbacks.register(smolagents.ActionStep, lambda step, **_: steps.append(step))
