@@ -69,9 +69,10 @@ struct hearth_api_params {
     uint32_t lanes;
     struct hearth_sampling sampling; /* what a request does not say; logit_bias is ignored */
     int32_t max_tokens;              /* likewise; -1: until the context is full */
-    bool metrics, slots;             /* serve /metrics, /slots; default false, true */
+    bool metrics, slots, ui;         /* serve /metrics, /slots, the page at /; default false, true, true */
     size_t keep_requests;            /* so many of the last requests are kept for /requests; default 500, 0: none */
     uint32_t snapshot_interval;      /* of the service, in tokens */
+    size_t cache_bytes;              /* of the service */
     bool keep_texts;                 /* with the texts where their prompts left what was known; default true */
 
     /* Chat. */

@@ -6,6 +6,7 @@
  * server is freed: jobs without a client are done then, as no client waits for their last events, and what they are
  * still to keep is kept there. Then no job is left. */
 #include "api/anthropic/anthropic.h"
+#include "api/feed.h"
 #include "api/idle.h"
 #include "api/responses/responses.h"
 
@@ -35,6 +36,7 @@
 #define INFER HEARTH_ROUTE_INFER
 #define SESSIONS HEARTH_ROUTE_SESSIONS
 #define ADMIN HEARTH_ROUTE_ADMIN
+#define STREAM HEARTH_ROUTE_STREAM
 
 /*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                                       \
@@ -84,7 +86,9 @@
     X("GET", "/models", hearth_models_list, NULL, 0)                                                                \
     X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                                            \
     X("GET", "/models/*", hearth_models_get, NULL, 0)                                                               \
-    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                                     \
+    X("GET", "/", hearth_ui_get, NULL, OPEN)                                                                        \
+    X("GET", "/page.css", hearth_ui_get, NULL, OPEN)                                                                \
+    X("GET", "/page.js", hearth_ui_get, NULL, OPEN)                                                                 \
     X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                            \
     X("GET", "/health", hearth_api_health_get, NULL, OPEN)                                                          \
     X("GET", "/v1/health", hearth_api_health_get, NULL, OPEN)                                                       \
@@ -95,6 +99,7 @@
     X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                        \
     X("GET", "/requests", hearth_requests_list, NULL, 0)                                                            \
     X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
+    X("GET", "/events", hearth_feed_get, NULL, STREAM)                                                              \
     X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
@@ -194,7 +199,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
     const struct hearth_route *route = admit(user, exchange, &caller, false);
-    if (route != NULL && route->prepare == NULL) {
+    if (route != NULL && route->prepare == NULL && (route->flags & HEARTH_ROUTE_STREAM) == 0) {
         route->now(user, exchange);
         route = NULL;
     }
@@ -213,6 +218,9 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     if (route->now != NULL) {
         route->now(api, exchange);
     }
+    if (route->prepare == NULL) {
+        return;
+    }
     hearth_job_start(api, route, exchange, &caller);
 }
 
@@ -225,6 +233,7 @@ static void on_tick(void *user) {
         hearth_api_reply_tick(job, now_us);
     }
     hearth_idle_tick(api->idle, now_us);
+    hearth_feed_tick(api);
     hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
     if (api->trim_due) {
         api->trim_due = false;
@@ -232,9 +241,15 @@ static void on_tick(void *user) {
     }
 }
 
+/* The server begins to end: no stream of events is waited for. */
+static void end_streams(struct hearth_http_work *work) {
+    hearth_feed_tick((struct hearth_api *)((char *)work - offsetof(struct hearth_api, events.end)));
+}
+
 void hearth_api_params_default(struct hearth_api_params *params) {
     *params = (struct hearth_api_params){.max_tokens = -1,
                                          .slots = true,
+                                         .ui = true,
                                          .keep_requests = 500,
                                          .keep_texts = true,
                                          .version = "hearth",
@@ -268,6 +283,8 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
     api->snapshot_interval = params->snapshot_interval;
+    api->cache_bytes = params->cache_bytes;
+    api->ui = params->ui;
     api->keep_texts = params->keep_texts;
     if (params->keep_requests > 0 && (api->ring = hearth_ring_create(params->keep_requests)) == NULL) {
         return false;
@@ -390,6 +407,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     atomic_init(&api->unauthorized, 0);
     pthread_mutex_init(&api->keys_mutex, NULL);
     api->created_unix = hearth_clock_unix();
+    api->events.end.run = end_streams;
     pthread_mutex_init(&api->events_mutex, NULL);
     pthread_mutex_init(&api->ends_mutex, NULL);
     if (getrandom(&api->mark_seed, sizeof api->mark_seed, GRND_NONBLOCK) < 0) {
@@ -448,6 +466,7 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
     api->shut_down = true;
     hearth_http_close_after_answers(api->http); /* first, so that clients that are told of the end leave */
     atomic_store(&api->stopping, true);
+    hearth_http_post(api->http, &api->events.end);
     const int64_t begun_us = hearth_clock_us();
     hearth_service_drain(api->service, grace_us);
     atomic_store(&api->drained, true);

@@ -18,14 +18,15 @@
  *     prompt.c        lengths of prompts                      template_probe.c  what the template does, tried out
  *     script.c        replies written beforehand              output_constraint.c  what a reply must look like
  *     chat_completions.c, completions.c, completion.c: dialects; models.c, native.c, metrics.c, slots.c, requests.c,
- *     lora.c: the smaller endpoints; missing_routes.c: those that are not there
- *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
- *     idle.c       what is computed ahead of a turn           sessions/    conversations that live in the server */
+ * feed.c, ui.c, lora.c: the smaller endpoints; missing_routes.c: those that are not there responses/   OpenAI's
+ * Responses and Conversations anthropic/     Anthropic's Messages idle.c       what is computed ahead of a turn
+ * sessions/    conversations that live in the server */
 #ifndef HEARTH_API_INTERNAL_H
 #define HEARTH_API_INTERNAL_H
 
 #include "api/api.h"
 #include "base/memory.h"
+#include "http/server.h"
 #include "report/figures.h"
 #include "session/json_memory.h"
 #include "session/store.h"
@@ -53,6 +54,7 @@ struct hearth_toolset;
 struct hearth_toolsets;
 struct hearth_journal;
 struct hearth_ring;
+struct hearth_feed_stream;
 struct hearth_script;
 struct hearth_session_store;
 struct hearth_api_stored;
@@ -105,13 +107,20 @@ struct hearth_api {
     uint32_t lanes;
     struct hearth_sampling sampling;
     int32_t max_tokens;
-    bool metrics, slots;
+    bool metrics, slots, ui;
     struct hearth_ring *ring;       /* the last requests; NULL: none are kept */
     struct hearth_journal *journal; /* stores them; NULL: they are in memory only */
-    struct hearth_figures figures;  /* the loop's, as the next three */
-    uint32_t snapshot_interval;     /* of the service */
-    bool keep_texts;                /* with the texts where prompts parted */
-    double prefill_us_per_token;    /* usually; 0: not known yet */
+    struct {                        /* feed.c's, the loop's */
+        struct hearth_feed_stream *streams;
+        size_t count;
+        uint64_t told; /* requests that the ring had at the last event */
+        struct hearth_http_work end;
+    } events;
+    size_t cache_bytes;            /* of the service */
+    struct hearth_figures figures; /* the loop's, as the next three */
+    uint32_t snapshot_interval;    /* of the service */
+    bool keep_texts;               /* with the texts where prompts parted */
+    double prefill_us_per_token;   /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
     atomic_bool drained;        /* no reply will be computed any more, */
@@ -173,6 +182,7 @@ enum hearth_route_flag {
     HEARTH_ROUTE_INFER = 64,   /* the key needs this scope; without one of the three any key will do */
     HEARTH_ROUTE_SESSIONS = 128,
     HEARTH_ROUTE_ADMIN = 256,
+    HEARTH_ROUTE_STREAM = 512, /* `now` begins a stream */
 };
 
 /* ---- keys.c: the keys that open the server ---- */
@@ -229,6 +239,10 @@ void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_
 /* The job is about to be submitted: notes which ones are there before it. */
 void hearth_access_note_ahead(struct hearth_job *job);
 void hearth_access_log_job(const struct hearth_job *job);
+
+/* ---- ui.c: the page ---- */
+
+void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 
 /* ---- requests.c: the last requests, and why they were slow ---- */
 

@@ -27,7 +27,7 @@ static const struct {
     {NULL, "/v1/chat/completions/control", "limit the reasoning with thinking_budget_tokens in the request itself"},
     {NULL, "/v1/stream", "a stream ends with its connection: use /v1/responses with background, and poll it"},
     {NULL, "/v1/streams/lookup", "a stream ends with its connection: use /v1/responses with background, and poll it"},
-    {NULL, "/cors-proxy", "there is no web interface here, and no proxy for it"},
+    {NULL, "/cors-proxy", "the page at / asks this server only"},
     {NULL, "/tools", "tools are run by the client: send them in the request"},
 };
 

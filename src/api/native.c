@@ -21,7 +21,7 @@ enum {
 
 /* A backing tier, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
  * (failing). */
-static json_t *tier_json(struct hearth_backing *tier) {
+json_t *hearth_api_tier_json(struct hearth_backing *tier) {
     struct hearth_backing_stats stats;
     if (tier == NULL) {
         return json_pack("{s:s}", "state", "off");
@@ -35,7 +35,7 @@ static json_t *tier_json(struct hearth_backing *tier) {
 }
 
 /* What does not work now, though requests are answered. */
-static json_t *reasons_json(void) {
+json_t *hearth_api_reasons_json(void) {
     json_t *reasons = json_array();
     for (size_t i = 0; i < HEARTH_HEALTH_CONDITIONS; i++) {
         const enum hearth_health_condition condition = (enum hearth_health_condition)i;
@@ -49,7 +49,7 @@ static json_t *reasons_json(void) {
     return reasons;
 }
 
-/* Tells that a server is here: browsers ask for /, and Claude Code opens its connection with a HEAD. */
+/* Tells that a server is here: Claude Code opens its connection with a HEAD. */
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     (void)api;
     hearth_api_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
@@ -63,7 +63,7 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
                                           "message", "the server is shutting down", "type", "unavailable_error"));
         return;
     }
-    json_t *reasons = reasons_json();
+    json_t *reasons = hearth_api_reasons_json();
     const char *status = json_array_size(reasons) > 0 ? "degraded" : "ok";
     struct hearth_caller caller;
     if (!hearth_api_authorize(api, exchange, &caller) || !hearth_caller_sees(&caller, NULL)) {
@@ -73,7 +73,7 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
     }
     hearth_api_json_respond(exchange, 200,
                             json_pack("{s:s, s:o, s:o, s:o}", "status", status, "reasons", reasons, "disk",
-                                      tier_json(api->disk), "remote", tier_json(api->remote)));
+                                      hearth_api_tier_json(api->disk), "remote", hearth_api_tier_json(api->remote)));
 }
 
 static json_t *text_or_empty(const char *text) {

@@ -49,6 +49,7 @@ static json_t *owner_json(const struct hearth_job *job, enum hearth_class priori
     json_object_set_new(owner, "key", *key != '\0' ? json_string(key) : json_null());
     json_object_set_new(owner, "request_id", json_string(job->request_id));
     json_object_set_new(owner, "endpoint", json_string(job->route->path));
+    json_object_set_new(owner, "client", json_string(job->client));
     if (job->resolved.stored != NULL && job->resolved.stored->session != NULL) {
         json_object_set_new(owner, "session", json_string(job->resolved.stored->session));
     }
@@ -185,6 +186,26 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
     hearth_api_json_respond(exchange, 200, slots);
 }
 
+json_t *hearth_slots_brief(struct hearth_api *api, const struct hearth_caller *caller) {
+    size_t count = 0;
+    struct hearth_lane_info *lanes = hearth_slots_lanes(api, &count);
+    json_t *list = lanes != NULL ? json_array() : NULL;
+    for (size_t i = 0; i < count; i++) {
+        const struct hearth_job *job = hearth_slots_find(api, lanes[i].request_id);
+        const bool busy = lanes[i].state != HEARTH_LANE_IDLE, sees = hearth_caller_sees(caller, job);
+        json_t *lane = busy && sees
+                           ? lane_hearth_json(job, &lanes[i])
+                           : json_pack("{s:s}", "state", busy ? "busy" : hearth_lane_state_text(lanes[i].state));
+        if (job != NULL && busy && sees) {
+            json_object_set_new(lane, "max_tokens", json_integer(job->parsed.generation.max_tokens));
+        }
+        json_object_set_new(lane, "id", json_integer((json_int_t)i));
+        json_array_append_new(list, lane);
+    }
+    free(lanes);
+    return list;
+}
+
 bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     static const struct {
         const char *name, *tokens, *bytes, *time;
@@ -240,27 +261,29 @@ static json_t *waiting_json(const struct hearth_api *api, const struct hearth_wa
     return json;
 }
 
-void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+json_t *hearth_queue_json(struct hearth_api *api, const struct hearth_caller *caller) {
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     struct hearth_service_stats stats;
-    struct hearth_caller caller;
     uint32_t retry_after_s = 0;
-    if (is_off(api, exchange)) {
-        return;
-    }
     hearth_service_stats(api->service, &stats);
-    (void)hearth_api_authorize(api, exchange, &caller); /* it is; and this is its part of the places */
-    const bool full = hearth_service_overloaded(api->service, &caller.tenant, &retry_after_s);
+    const bool full =
+        hearth_service_overloaded(api->service, &caller->tenant, &retry_after_s); /* its part of the places */
     size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
     count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
     json_t *requests = json_array();
     for (size_t i = 0; i < count; i++) {
-        if (hearth_caller_sees(&caller, hearth_slots_find(api, waiting[i].request_id))) {
+        if (hearth_caller_sees(caller, hearth_slots_find(api, waiting[i].request_id))) {
             json_array_append_new(requests, waiting_json(api, &waiting[i]));
         }
     }
-    hearth_api_json_respond(exchange, 200,
-                            json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full,
-                                      "retry_after", full ? json_integer((json_int_t)retry_after_s) : json_null(),
-                                      "requests", requests));
+    return json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full, "retry_after",
+                     full ? json_integer((json_int_t)retry_after_s) : json_null(), "requests", requests);
+}
+
+void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_caller caller;
+    if (!is_off(api, exchange)) {
+        (void)hearth_api_authorize(api, exchange, &caller);
+        hearth_api_json_respond(exchange, 200, hearth_queue_json(api, &caller));
+    }
 }

@@ -431,9 +431,11 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;
+    params.ui = strcmp(options->ui, "off") != 0;
     params.keep_requests = (size_t)options->keep_requests;
     params.keep_texts = options->keep_texts;
     params.snapshot_interval = (uint32_t)options->snapshot_interval;
+    params.cache_bytes = server->cache_bytes;
     fill_chat(options, &server->disk, &params);
     params.template_kwargs = server->template_kwargs;
     const int err = hearth_api_create(&params, &server->api, msg);

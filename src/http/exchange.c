@@ -108,6 +108,14 @@ bool hearth_http_is_local(const struct hearth_http_exchange *exchange) {
     return exchange->conn->server->unix_path != NULL;
 }
 
+bool hearth_http_is_head(const struct hearth_http_exchange *exchange) {
+    return exchange->head_only;
+}
+
+size_t hearth_http_unread(const struct hearth_http_exchange *exchange) {
+    return evbuffer_get_length(bufferevent_get_output(exchange->conn->bev));
+}
+
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange) {
     return exchange->request_id;
 }

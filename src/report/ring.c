@@ -301,13 +301,20 @@ static bool name_is(const char *name, const char *wanted) {
 }
 
 static bool is_wanted(const struct entry *entry, const struct hearth_ring_filter *filter) {
-    return is_owners(entry, filter->owner) && entry->waited_us >= filter->slow_us &&
+    return entry->number > filter->after && is_owners(entry, filter->owner) && entry->waited_us >= filter->slow_us &&
            name_is(entry->session, filter->session) && name_is(entry->key, filter->key) &&
            name_is(entry->client, filter->client) && name_is(entry->trace, filter->trace);
 }
 
 static const struct entry *newest(const struct hearth_ring *ring, size_t i) {
     return &ring->v[(ring->first + ring->n - 1 - i) % ring->cap];
+}
+
+uint64_t hearth_ring_added(struct hearth_ring *ring) {
+    pthread_mutex_lock(&ring->mutex);
+    const uint64_t number = ring->number;
+    pthread_mutex_unlock(&ring->mutex);
+    return number;
 }
 
 bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out) {

@@ -31,8 +31,11 @@ struct hearth_ring_filter {
     const char *session, *key, *client, *trace; /* NULL: any */
     int64_t slow_us; /* > 0: those whose client waited at least so long for the first token */
     size_t limit;    /* 0: all */
+    uint64_t after;  /* those only that were added behind this number */
 };
 
+/* The number of the newest. */
+uint64_t hearth_ring_added(struct hearth_ring *ring);
 /* Appends a JSON array of reports, the newest first, without the texts of divergences. They are copied as they are
  * kept: nothing is parsed. False: out of memory. */
 bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out);

@@ -185,12 +185,12 @@ static void test_config(void **state) {
     assert_int_equal(options.ctx_size, 3000);
     assert_int_equal(options.strip_line.n, 1);
     hearth_options_finish(&options);
-    write_config("ctx-size = 16K\nswa-full = on\nlog-disable = on\nno-webui =\nverbose = off\n");
+    write_config("ctx-size = 16K\nswa-full = on\nlog-disable = on\nperf =\nverbose = off\n");
     assert_int_equal(PARSE(&options, &msg, "--config", path, "--mlock"), HEARTH_OK);
     assert_int_equal(options.ctx_size, 16384);
     assert_string_equal(options.log_level, "error");
     assert_non_null(strstr((const char *)options.notes.data, ":2: swa-full: accepted, a sliding window"));
-    assert_non_null(strstr((const char *)options.notes.data, ":4: no-webui: accepted, "));
+    assert_non_null(strstr((const char *)options.notes.data, ":4: perf: accepted, "));
     hearth_options_finish(&options);
     write_config("port = 99\n");
     assert_int_equal(setenv("HEARTH_CONFIG", path, 1), 0);

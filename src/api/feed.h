@@ -1,0 +1,12 @@
+/* The streams of GET /events. The loop's thread. */
+#ifndef HEARTH_API_FEED_H
+#define HEARTH_API_FEED_H
+
+#include "api/internal.h"
+
+/* Begins a stream. */
+void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+/* Once a second, and when the server begins to end: tells what has changed, or ends the streams. */
+void hearth_feed_tick(struct hearth_api *api);
+
+#endif

@@ -1,0 +1,568 @@
+// The page of hearth: what the server does, and why requests were slow. No framework, no build step.
+//
+// Texts of clients and models come in as text nodes only (h() below): nothing on this page is parsed as markup. Data
+// come from one stream (GET /events), which is closed while the page is hidden, and from the endpoints that programs use.
+"use strict";
+
+// ---------------------------------------------------------------- elements
+
+const $ = (id) => document.getElementById(id);
+
+/** An element; `props` are attributes, handlers (onclick), or properties behind a dot (".value"). */
+function h(tag, props, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name || "div");
+  if (classes.length) element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(props || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key.startsWith(".")) element[key.slice(1)] = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+function s(tag, props, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(props || {})) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function set(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Makes `parent` hold one element per item, in order; those that are there stay, and so does the focus in them. */
+function sync(parent, items, keyOf, make, fill) {
+  const old = new Map([...parent.children].map((child) => [child.key, child]));
+  let at = parent.firstElementChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    let element = old.get(key);
+    if (element) old.delete(key);
+    else { element = make(item); element.key = key; }
+    if (fill) fill(element, item);
+    if (element === at) at = at.nextElementSibling;
+    else parent.insertBefore(element, at);
+  }
+  for (const element of old.values()) element.remove();
+}
+
+/** New children for an element, unless `state` is what it shows already. The focus stays at its place. */
+function renew(element, state, children) {
+  const text = JSON.stringify(state);
+  if (element.shows === text) return;
+  element.shows = text;
+  const stops = () => [...element.querySelectorAll("a, button")];
+  const place = stops().indexOf(document.activeElement);
+  element.replaceChildren(...children().flat().filter((child) => child !== null));
+  if (place >= 0) stops()[Math.min(place, stops().length - 1)]?.focus();
+}
+
+// ---------------------------------------------------------------- numbers and words
+
+const count = (n) => Math.round(n || 0).toLocaleString("en-US");
+const percent = (part, whole) => whole > 0 ? Math.round(100 * part / whole) + " %" : "–";
+const sum = (list, of) => list.reduce((total, one) => total + (of(one) || 0), 0);
+const plural = (n, word, words) => count(n) + " " + (n === 1 ? word : words || word + "s");
+
+function time(ms) {
+  if (!(ms >= 0)) return "–";
+  if (ms < 10) return ms.toFixed(1) + " ms";
+  if (ms < 995) return Math.round(ms) + " ms";
+  if (ms < 59950) return (ms / 1000).toFixed(1) + " s";
+  const minutes = ms / 60000;
+  return minutes < 90 ? Math.floor(minutes) + " min " + Math.round(ms / 1000) % 60 + " s" : (minutes / 60).toFixed(1) + " h";
+}
+
+function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (n >= 1000 && unit < 4) { n /= 1024; unit++; }
+  return (unit && n < 10 ? n.toFixed(1) : Math.round(n)) + " " + units[unit];
+}
+
+const rate = (tokens, us) => us > 0 && tokens > 0 ? count(1e6 * tokens / us) : "–";
+const clock = (text) => new Date(text).toLocaleTimeString("en-GB");
+
+function ago(seconds) {
+  const past = Date.now() / 1000 - seconds;
+  return past < 60 ? "just now" : past < 3600 ? Math.floor(past / 60) + " min ago"
+    : past < 86400 ? Math.floor(past / 3600) + " h ago" : Math.floor(past / 86400) + " d ago";
+}
+
+/** A text in which `code` stands between backquotes. Options can be copied. */
+function rich(text) {
+  return text.split("`").map((part, i) => i % 2 === 0 ? part
+    : part.startsWith("--strip-line '") ? h("span", {}, h("code", {}, part), copier(part)) : h("code", {}, part));
+}
+
+function copier(text) {
+  return h("button.small", { type: "button", "aria-label": "Copy " + text, onclick: async (event) => {
+    event.stopPropagation();
+    const button = event.currentTarget;
+    try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
+    catch { button.textContent = "Select it by hand"; }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  } }, "Copy");
+}
+
+const WORDS = { volatile_line: "a line that changes", edited_message: "an edited message",
+  messages_moved: "messages moved", tools_changed: "other tools", arguments_changed: "other template arguments",
+  template_rewrites: "the template rewrites", evicted: "evicted", state_gone: "state not kept",
+  no_snapshot: "no snapshot", restore_failed: "restore failed", cache_off: "cache off", queued: "waited for a lane",
+  short_of_cells: "KV cache full", preempted: "preempted", slow_disk: "slow disk", scanning: "disk scan",
+  workers: "threads busy", preparing: "preparing", new_conversation: "new conversation", new_text: "new text",
+  history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
+// Nothing is wrong with these.
+const FINE = new Set(["new_conversation", "new_text", "history_cut", "same_prefix", "long_reply"]);
+// These are about other requests and the machine, the rest about the prompt.
+const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing"]);
+const word = (cause) => WORDS[cause] || cause.replaceAll("_", " ");
+const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request computes the same beginning",
+  cells: "the KV cache is full", disk: "its state is read from disk", scan: "the disk is being scanned",
+  preempted: "preempted: it goes on from where it was", worker: "all threads that prepare requests are busy" };
+
+// ---------------------------------------------------------------- the server
+
+const server = { info: {}, now: {}, before: [], requests: new Map(), state: "connecting" };
+const KEPT = 500;
+let key = sessionStorage.getItem("hearth-key") || "";
+
+const headers = (more) => ({ ...(key ? { Authorization: "Bearer " + key } : {}), ...more });
+
+async function ask(path, options = {}) {
+  const answer = await fetch(path, { ...options, headers: headers(options.headers) });
+  if (answer.status === 401) { askForKey(); throw new Error("a key is needed"); }
+  if (!answer.ok) {
+    const told = await answer.json().catch(() => null);
+    throw new Error(told?.error?.message || "the server said " + answer.status);
+  }
+  return answer;
+}
+const get = async (path) => (await ask(path)).json();
+const send = async (path, method, body) =>
+  (await ask(path, { method, headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body) })).json();
+
+/** The data of server-sent events, as they come. */
+async function* eventsOf(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const data = text.slice(0, end).split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5));
+      if (data.length) yield data.join("\n").trim();
+    }
+  }
+}
+
+let stream = null, retry = 0;
+
+function told(state, text) {
+  server.state = state;
+  $("link").className = state;
+  set($("link"), text);
+}
+
+function take(event) {
+  const news = event.requests || [];
+  if (event.server) server.info = event.server;
+  for (const one of news.reverse()) server.requests.set(one.id, one);
+  for (const id of server.requests.keys()) {
+    if (server.requests.size <= KEPT) break;
+    server.requests.delete(id);
+  }
+  delete event.requests;
+  delete event.server;
+  server.now = event;
+  server.before.push({ at: performance.now(), ...event.stats });
+  if (server.before.length > 6) server.before.shift();
+  set($("model"), server.info.model || "");
+  view?.update?.();
+}
+
+async function listen() {
+  if (stream || document.hidden) return;
+  const mine = stream = new AbortController();
+  try {
+    const answer = await ask("/events", { signal: mine.signal });
+    told("live", "live");
+    retry = 0;
+    server.before = [];
+    for await (const event of eventsOf(answer)) take(JSON.parse(event));
+  } catch { /* said below */ }
+  if (stream !== mine) return;
+  stream = null;
+  if (document.hidden || $("dialog").open) return;
+  told("lost", "no connection, trying again");
+  setTimeout(listen, Math.min(8000, 500 * 2 ** retry++));
+}
+
+function hush() {
+  const old = stream;
+  stream = null;
+  old?.abort();
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) { hush(); told("", "paused"); } else { retry = 0; listen(); }
+});
+
+// ---------------------------------------------------------------- dialogs
+
+function dialog(title, children, accept, act) {
+  const box = $("dialog"), trouble = h("p.bad", { role: "alert" });
+  const form = h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    try { await act(form); box.close(); } catch (error) { set(trouble, error.message); }
+  } }, h("h1", { id: "dialog-title" }, title), ...children, trouble, h(".row", {},
+    h("button", { type: "button", onclick: () => box.close() }, "Cancel"), h("button.main", { type: "submit" }, accept)));
+  box.setAttribute("aria-labelledby", "dialog-title");
+  box.replaceChildren(form);
+  if (!box.open) box.showModal();
+  form.querySelector("input")?.focus();
+  form.querySelector("input")?.select();
+}
+
+function askForKey() {
+  if ($("dialog").open) return;
+  told("lost", "a key is needed");
+  dialog("This server wants a key", [h("p.note", {}, "It is kept in this tab only, and is gone when you close it."),
+    h("label", {}, "API key", h("input", { type: "password", name: "key", autocomplete: "off", required: true }))],
+    "Open", async (form) => {
+      key = form.elements.key.value.trim();
+      const answer = await fetch("/v1/models", { headers: headers() });
+      if (!answer.ok) { key = ""; throw new Error("the server does not know this key"); }
+      sessionStorage.setItem("hearth-key", key);
+      setTimeout(() => { listen(); show(); });
+    });
+}
+
+// ---------------------------------------------------------------- what is wasted
+
+const wasteOf = (request) => (request.verdicts || []).filter((verdict) => !FINE.has(verdict.cause));
+
+/** Requests by client and session: what was computed again, what that cost, and the main cause; the worst first. */
+function waste(requests) {
+  const groups = new Map();
+  for (const one of requests) {
+    const name = JSON.stringify([one.client, one.session]);
+    const group = groups.get(name) || { name, client: one.client, session: one.session, requests: 0, again: 0, lost: 0,
+      waited: 0, causes: new Map() };
+    groups.set(name, group);
+    group.requests++;
+    for (const verdict of wasteOf(one)) {
+      const waits = WAITS.has(verdict.cause);
+      if (waits) group.waited += verdict.lost_ms;
+      else { group.lost += verdict.lost_ms; group.again += verdict.tokens; }
+      const cause = group.causes.get(verdict.cause) || { cause: verdict.cause, lost: 0, times: 0, text: "", advice: "" };
+      group.causes.set(verdict.cause, cause);
+      cause.lost += waits ? verdict.lost_ms / 1000 : verdict.lost_ms; // what a client does to itself comes first
+      cause.times++;
+      cause.text = verdict.text;
+      cause.advice = verdict.advice;
+      cause.last = one.id;
+    }
+  }
+  return [...groups.values()].map((group) => ({ ...group, main: [...group.causes.values()].sort((a, b) => b.lost - a.lost)[0] }))
+    .sort((a, b) => b.lost - a.lost || b.waited - a.waited || b.requests - a.requests);
+}
+
+const who = (one) => [h("b", {}, one.client || "no name"), one.session ? h("span", {}, one.session) : null];
+const recentLink = (group) => "#recent?" + new URLSearchParams({ ...(group.client ? { client: group.client } : {}),
+  ...(group.session ? { session: group.session } : {}) });
+
+function wasteRow(row, group) {
+  const main = group.main;
+  renew(row, [group.requests, group.again, group.lost, group.waited, main], () => [
+    h("td.who.wide", {}, h("a", { href: recentLink(group) }, who(group))),
+    h("td.num", { "data-name": "lost" }, h("span.big", {}, group.lost > 0 ? time(group.lost) : "–")),
+    h("td.num", { "data-name": "computed again" }, group.again ? count(group.again) : "–"),
+    h("td.num", { "data-name": "waited" }, group.waited > 0 ? time(group.waited) : "–"),
+    h("td.wide", {}, main ? [h("p", {}, h("b", {}, word(main.cause)), main.times > 1 ? ` (${main.times} ×)` : "", ": ",
+      ...rich(main.text)), h("p.cure", {}, ...rich(main.advice), " ",
+      h("a", { href: "#request/" + main.last, "aria-label": "The last request with this cause" }, "Look at one"))]
+      : h("span.soft", {}, "nothing: what could be reused was reused")),
+  ]);
+}
+
+function wasteTable() {
+  const body = h("tbody");
+  const box = h(".card", {}, h("table.waste", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Client"),
+    h("th.num", { scope: "col" }, "Lost"), h("th.num", { scope: "col" }, "Computed again"),
+    h("th.num", { scope: "col" }, "Waited"), h("th", { scope: "col" }, "Main cause, and what to do"))), body));
+  const none = h("p.card.empty", {}, "No request has ended yet. Agents find the server at " + location.origin + "/v1.");
+  const fill = (requests) => {
+    const groups = waste(requests);
+    box.hidden = groups.length === 0;
+    none.hidden = groups.length > 0;
+    sync(body, groups.slice(0, 12), (group) => group.name, () => h("tr"), wasteRow);
+  };
+  return { nodes: [box, none], fill };
+}
+
+// ---------------------------------------------------------------- bars
+
+function segments(bar, parts, whole) {
+  sync(bar, parts, (part) => part[0], (part) => h("i." + part[0]), (element, part) => {
+    element.style.width = Math.min(100, whole > 0 ? 100 * part[1] / whole : 0) + "%";
+  });
+  return bar;
+}
+
+const PHASES = ["prepare", "queue", "restore", "prefill"];
+const phases = (ms) => [["prepare", ms.prepare], ["queue", ms.queue], ["restore", ms.plan + ms.restore], ["prefill", ms.prefill]];
+const phaseText = (ms) => phases(ms).filter(([, value]) => value >= 0.05).map(([name, value]) => name + " " + time(value)).join(", ");
+const legend = (...names) => h("p.legend", {}, names.map((name) => h("span", {}, h("i." + name), name)));
+const reusedOf = (tokens) => tokens.reused.live + tokens.reused.ram + tokens.reused.disk;
+
+// ---------------------------------------------------------------- Now
+
+function nowView(main) {
+  const figures = h("dl.figures"), lanes = h("div.card", { role: "list" }), queue = h("tbody"), trouble = h("p.bad");
+  const laneNote = h("p"), queueNote = h("p"), table = wasteTable();
+  const queueTable = h(".card", {}, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Client"),
+    h("th.num", { scope: "col" }, "Waits"), h("th.num", { scope: "col" }, "Prompt"), h("th", { scope: "col" }, "Why"))), queue));
+  const queueSection = h("section", { "aria-label": "Queue" }, h("header", {}, h("h2", {}, "Waiting"), queueNote), queueTable);
+  main.append(h("h1.hidden", {}, "Now"), trouble, figures,
+    h("section", { "aria-label": "Waste" }, h("header", {}, h("h2", {}, "What is wasted, and why"),
+      h("p", {}, "the last requests of each client, the costliest first")), ...table.nodes),
+    h("section", { "aria-label": "Lanes" }, h("header", {}, h("h2", {}, "Lanes"), laneNote), lanes), queueSection);
+
+  const figure = ([name, value, unit, part]) => [h("dt", {}, name), h("dd", {}, value, " ", h("small", {}, unit || "")),
+    part === undefined ? null : h("dd", { "aria-hidden": "true" }, segments(h(".bar.slim"), [["computed", part]], 1))];
+
+  function figureRows() {
+    const { stats, disk, lanes: list, queue: waiting } = server.now, info = server.info;
+    const rows = [];
+    if (stats) {
+      const first = server.before[0], moved = (name) => stats[name] - (first?.[name] ?? stats[name]);
+      const reused = stats.prompt_reused_live_tokens + stats.prompt_reused_ram_tokens + stats.prompt_reused_disk_tokens;
+      const seconds = first ? performance.now() - first.at : 0;
+      rows.push(["Prompts", rate(moved("prompt_computed_tokens"), moved("prefill_us")), "tokens/s"]);
+      rows.push(["Replies", rate(moved("generated_tokens"), seconds * 1000), "tokens/s"]);
+      rows.push(["Reused", percent(reused, reused + stats.prompt_computed_tokens), "of prompt tokens"]);
+      const held = stats.page_bytes + stats.snapshot_bytes;
+      rows.push(["RAM", bytes(held), info.cache_bytes ? "of " + bytes(info.cache_bytes) : "cache is off",
+        info.cache_bytes ? held / info.cache_bytes : 0]);
+      rows.push(disk?.state === "off" || !disk ? ["Disk", "off", "", 0]
+        : ["Disk", bytes(disk.bytes), (disk.state === "ok" ? "of " + bytes(disk.budget_bytes) : disk.state), disk.bytes / disk.budget_bytes]);
+    }
+    if (list) {
+      const busy = list.filter((lane) => lane.state !== "idle").length;
+      rows.push(["Lanes", `${busy} of ${list.length}`, waiting.waiting ? `busy, ${waiting.waiting} waiting` : "busy", busy / list.length]);
+    }
+    return rows;
+  }
+
+  function fillLane(row, lane) {
+    const [, name, doing, bar, speed, left] = row.children;
+    const idle = lane.state === "idle", known = lane.prompt_tokens !== undefined;
+    row.className = idle ? "lane idle" : "lane";
+    renew(name, [lane.client, lane.session, idle, known], () => idle ? ["idle"] : known ? who(lane) : ["another key's request"]);
+    const reused = lane.reused_tokens || 0, computed = lane.computed_tokens || 0, prompt = lane.prompt_tokens || 0;
+    const decodes = lane.state === "decode", most = lane.max_tokens > 0 ? lane.max_tokens : 0;
+    set(doing, !known ? "" : decodes ? `replies: ${count(lane.generated_tokens)}${most ? " of " + count(most) : ""} tokens`
+      : `reads the prompt: ${count(reused + computed)} of ${count(prompt)}`);
+    const done = decodes ? (most ? lane.generated_tokens / most : 1) : prompt ? (reused + computed) / prompt : 0;
+    segments(bar, decodes ? [["computed", done]] : [["reused", prompt ? reused / prompt : 0], ["computed", prompt ? computed / prompt : 0]], 1);
+    bar.setAttribute("aria-valuenow", Math.round(100 * done));
+    bar.setAttribute("aria-label", `Lane ${lane.id}: ${doing.textContent || lane.state}`);
+    set(speed, lane.tokens_per_second > 0 ? `${count(lane.tokens_per_second)} tokens/s` : "");
+    const rest = decodes ? (most ? most - lane.generated_tokens : 0) : prompt - reused - computed;
+    set(left, idle || !known || !(lane.tokens_per_second > 0) ? "" : decodes && !most ? "until it ends"
+      : (decodes ? "at most " : "about ") + time(1000 * rest / lane.tokens_per_second));
+  }
+
+  return {
+    title: "Now",
+    update() {
+      const { lanes: list, queue: waiting, health } = server.now;
+      set(trouble, (health || []).map((one) => one.message).join("; "));
+      trouble.hidden = !trouble.textContent;
+      sync(figures, figureRows(), (row) => row[0], () => h("div"), (element, row) => renew(element, row, () => figure(row)));
+      table.fill([...server.requests.values()].filter((one) => one.tokens));
+      set(laneNote, list ? "" : "off (--no-slots)");
+      sync(lanes, list || [], (lane) => lane.id, (lane) => h(".lane", { role: "listitem" }, h("span", {}, String(lane.id)),
+        h(".who"), h(".doing"), h(".bar", { role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 }), h(".rate"), h(".left")), fillLane);
+      const rows = waiting?.requests || [], others = (waiting?.waiting || 0) - rows.length;
+      queueSection.hidden = !waiting?.waiting;
+      queueTable.hidden = rows.length === 0;
+      set(queueNote, others > 0 ? count(others) + (rows.length ? " more" : " of other keys") : "");
+      sync(queue, rows, (one) => one.request_id || one.id_task, () => h("tr"), (row, one) =>
+        renew(row, one, () => [h("td.who", {}, who(one)), h("td.num", { "data-name": "waits" }, time(one.waited_ms)),
+          h("td.num", { "data-name": "prompt" }, count(one.prompt_tokens)), h("td.wide", {}, QUEUE_WORDS[one.wait] || one.wait)]));
+    },
+  };
+}
+
+// ---------------------------------------------------------------- Recent
+
+function recentView(main, query) {
+  const field = (label, input) => h("label", {}, label, input);
+  const search = (name) => h("input", { list: name + "s", ".value": query.get(name) || "",
+    oninput: changed });
+  const client = search("client"), session = search("session");
+  const slow = h("select", { onchange: changed }, [["0", "any"], ["500", "0.5 s or more"], ["2000", "2 s or more"],
+    ["10000", "10 s or more"]].map(([value, text]) => h("option", { value, selected: query.get("slow") === value }, text)));
+  const wasteful = h("input", { type: "checkbox", ".checked": query.get("waste") === "1", onchange: changed });
+  const clients = h("datalist", { id: "clients" }), sessions = h("datalist", { id: "sessions" });
+  const body = h("tbody"), note = h("p.empty"), total = h("p.note", {});
+  const table = h("table.recent", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Ended", "Client", "First token", "", "Computed", "Why"]
+    .map((text, i) => h("th" + (i === 2 ? ".num" : ""), { scope: "col" }, i === 3 ? legend(...PHASES) : text)))), body);
+  main.append(h("section", { "aria-label": "Recent requests" }, h("header", {}, h("h1", {}, "Recent requests"), total),
+    h(".filter", {}, field("Client", client), field("Session", session), field("Time to the first token", slow),
+      h("label.check", {}, wasteful, "only what wasted something"), clients, sessions)), h(".card", {}, table, note));
+
+  function changed() {
+    const filter = { client: client.value, session: session.value, slow: slow.value === "0" ? "" : slow.value, waste: wasteful.checked ? "1" : "" };
+    const text = new URLSearchParams(Object.entries(filter).filter(([, value]) => value)).toString();
+    history.replaceState(null, "", "#recent" + (text && "?" + text));
+    update();
+  }
+
+  function wanted(one) {
+    return one.tokens && (!client.value || (one.client || "").startsWith(client.value))
+      && (!session.value || (one.session || "").startsWith(session.value))
+      && (one.ms.ttft || one.ms.total) >= Number(slow.value) && (!wasteful.checked || wasteOf(one).length > 0);
+  }
+
+  function make(one) {
+    const reused = reusedOf(one.tokens), verdict = one.verdicts[0];
+    return h("tr.open", { onclick: (event) => { if (!event.target.closest("a, button")) location.hash = "#request/" + one.id; } },
+      h("td", {}, h("a", { href: "#request/" + one.id }, clock(Date.parse(one.at) + one.ms.total))),
+      h("td.who", {}, who(one)),
+      h("td.num", { "data-name": "first token" }, one.ms.ttft ? time(one.ms.ttft) : "–"),
+      h("td.wide", {}, h(".bar", { role: "img", title: phaseText(one.ms), "aria-label": phaseText(one.ms) || "no time" })),
+      h("td.wide", {}, h("p.sum", {}, h("span", {}, h("b", {}, count(one.tokens.computed)), " of " + count(one.tokens.prompt))),
+        segments(h(".bar.slim", { role: "img", "aria-label": `${count(reused)} reused` }), [["reused", reused], ["computed", one.tokens.computed]], one.tokens.prompt)),
+      h("td.wide", {}, one.end === "stop" || one.end === "length" ? null : h("p.bad", {}, one.error || one.end),
+        verdict ? h("p" + (FINE.has(verdict.cause) ? ".soft" : ""), {}, ...rich(verdict.text)) : h("p.soft", {}, "nothing: it was as quick as it could be")));
+  }
+
+  function update() {
+    const all = [...server.requests.values()].filter((one) => one.tokens).reverse(), shown = all.filter(wanted).slice(0, 200);
+    const longest = Math.max(1, ...shown.map((one) => one.ms.ttft || 0));
+    sync(body, shown, (one) => one.id, make, (row, one) => segments(row.querySelector(".bar"), phases(one.ms), longest));
+    for (const [list, of] of [[clients, "client"], [sessions, "session"]]) {
+      sync(list, [...new Set(all.map((one) => one[of]).filter(Boolean))].sort(), (text) => text, (text) => h("option", { value: text }));
+    }
+    table.hidden = shown.length === 0;
+    note.hidden = shown.length > 0;
+    set(note, server.info.requests === false ? "Requests are not kept (--keep-requests 0)."
+      : all.length ? "No request is like that." : "No request has ended yet.");
+    const computed = sum(shown, (one) => one.tokens.computed), prompt = sum(shown, (one) => one.tokens.prompt);
+    set(total, shown.length ? `${plural(shown.length, "request")}; ${percent(prompt - computed, prompt)} of ${count(prompt)} prompt tokens reused` : "");
+  }
+  return { title: "Recent", update };
+}
+
+/** Arrow keys go from row to row. */
+function arrows(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], links = [...event.currentTarget.querySelectorAll("tbody tr td:first-child a")];
+  const at = links.findIndex((link) => link.closest("tr").contains(document.activeElement));
+  if (!step || at < 0) return;
+  event.preventDefault();
+  links[Math.max(0, Math.min(links.length - 1, at + step))].focus();
+}
+
+// ---------------------------------------------------------------- one request
+
+/** The two texts where a prompt left an earlier one, with what differs marked. */
+function sides(divergence) {
+  const a = divergence.before, b = divergence.after;
+  let from = 0, to = 0;
+  while (from < a.length && from < b.length && a[from] === b[from]) from++;
+  while (to < a.length - from && to < b.length - from && a[a.length - 1 - to] === b[b.length - 1 - to]) to++;
+  const text = (whole) => h("pre.text", { tabindex: 0 }, whole.slice(0, from), h("mark", {}, whole.slice(from, whole.length - to)),
+    whole.slice(whole.length - to));
+  return h(".two", {}, h(".card.side", {}, h("h2", {}, "Before"), text(a)), h(".card.side", {}, h("h2", {}, "Now"), text(b)));
+}
+
+function requestView(main, query, id) {
+  const back = h("p.crumb", {}, h("a", { href: "#recent", onclick: (event) => { if (history.length > 1) { event.preventDefault(); history.back(); } } }, "‹ Back"));
+  main.append(back);
+  const fact = (name, value) => value === null || value === undefined || value === "" ? [] : [h("div" + (String(value).length > 60 ? ".long" : ""), {}, h("dt", {}, name), h("dd", {}, value))];
+
+  function print(one) {
+    const tokens = one.tokens, ms = one.ms;
+    main.append(h("section", { "aria-label": "Request" }, h("header", {}, h("h1", {}, `${one.client || "A request"} at ${clock(one.at)}`),
+      h("p", {}, one.id)), h(".card", {}, h("dl.facts", {}, ...[["Session", one.session], ["Endpoint", one.endpoint], ["Key", one.key],
+      ["Class", one.class], ["Ended with", one.error ? one.end + ": " + one.error : one.end], ["Status", String(one.status)],
+      ["First token", ms?.ttft ? time(ms.ttft) : null], ["In all", ms ? time(ms.total) : null],
+      ["Reply", tokens ? `${plural(tokens.generated, "token")}, ${one.tokens_per_second}/s` : null],
+      ["Preempted", one.preemptions ? one.preemptions + " ×" : null], ["Came behind", one.behind ? plural(one.behind, "request") + (one.ahead ? ": " + one.ahead : "") : null],
+      ["Trace", one.trace]].flatMap(([name, value]) => fact(name, value))))));
+    if (!tokens) return;
+    const reused = tokens.reused, seen = reusedOf(tokens), waits = Object.entries(one.waits_ms || {}).filter(([, value]) => value >= 1);
+    main.append(h("section", { "aria-label": "Why" }, h("header", {}, h("h2", {}, "Why it took so long")), h(".card", {},
+      one.verdicts.length ? one.verdicts.map((verdict) => h(".verdict" + (FINE.has(verdict.cause) ? ".fine" : ""), {},
+        h("p.lost", {}, time(verdict.lost_ms)), h("p", {}, h("b", {}, word(verdict.cause)), ": ", ...rich(verdict.text)), h("p.cure", {}, ...rich(verdict.advice))))
+        : h("p.empty", {}, "There is nothing to say: what could be reused was reused."))));
+    main.append(h(".two", {}, h(".card.pad", {}, h("h2", {}, "Time to the first token"),
+      segments(h(".bar", { role: "img", "aria-label": phaseText(ms) }), phases(ms), ms.ttft || sum(phases(ms), (part) => part[1])),
+      h("p.legend", {}, phases(ms).map(([name, value]) => h("span", {}, h("i." + name), `${name} ${time(value)}`))),
+      waits.length ? h("p.note", {}, "Waited: " + waits.map(([name, value]) => `${time(value)}, ${QUEUE_WORDS[name] || name}`).join("; ")) : null),
+      h(".card.pad", {}, h("h2", {}, "Prompt: " + plural(tokens.prompt, "token")),
+        segments(h(".bar", { role: "img", "aria-label": `${count(seen)} reused, ${count(tokens.computed)} computed` }), [["reused", seen], ["computed", tokens.computed]], tokens.prompt),
+        h("p.legend", {}, h("span", {}, h("i.reused"), `reused ${count(seen)}`), h("span", {}, h("i.computed"), `computed ${count(tokens.computed)}`)),
+        h("p.note", {}, `From the engine ${count(reused.live)}, RAM ${count(reused.ram)}, disk ${count(reused.disk)}; new to the server ${count(tokens.new)}.`))));
+    const parted = one.divergence;
+    if (!parted) return;
+    const place = [parted.message === null ? parted.field : `message ${parted.message + 1} (${parted.field})`, "token " + count(parted.token)].join(", ");
+    main.append(h("section", { "aria-label": "Where it left the earlier prompt" }, h("header", {}, h("h2", {}, "Where it left the earlier prompt"),
+      h("p", {}, `${place}: ${parted.cause_text || word(parted.cause)}. ` + (parted.saved_tokens ? `Behind it, ${plural(parted.saved_tokens, "token")} of both are the same.` : ""))),
+      parted.before === undefined ? h("p.card.empty", {}, "The texts were not kept (--no-keep-texts).") : sides(parted)));
+  }
+  get("/requests/" + encodeURIComponent(id)).then(print, (error) => main.append(h("p.card.empty", {}, "This request cannot be shown: " + error.message + ".")));
+  return { title: "Request", under: "recent" };
+}
+
+// ---------------------------------------------------------------- views
+
+const VIEWS = { now: nowView, recent: recentView };
+const NAMES = { now: "Now", recent: "Recent" };
+let view = null;
+
+/** Shows what the address says: #now, #recent?client=x, #request/ID. */
+function show() {
+  const [, name, id, query] = location.hash.match(/^#([a-z]+)(?:\/([^?]*))?(?:\?(.*))?$/) || [];
+  if (name === "main") return;
+  const main = h("main", { id: "main", tabindex: -1, class: "live" });
+  const open = name === "request" ? requestView : VIEWS[name] || nowView, first = view === null;
+  view?.close?.();
+  view = null;
+  $("main").replaceWith(main);
+  const shown = open(main, new URLSearchParams(query || ""), decodeURIComponent(id || ""));
+  view = shown;
+  const current = shown.under || (VIEWS[name] ? name : "now");
+  for (const link of $("views").children) {
+    if (link.hash === "#" + current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${shown.title} – hearth`;
+  view.update?.();
+  if (!first && !document.activeElement?.closest?.("header")) main.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+}
+
+$("views").append(...Object.entries(NAMES).map(([name, text]) => h("a", { href: "#" + name }, text)));
+$("views").addEventListener("keydown", (event) => {
+  const links = [...$("views").children], at = links.indexOf(document.activeElement);
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step || at < 0) return;
+  event.preventDefault();
+  links[(at + step + links.length) % links.length].focus();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !$("dialog").open && view?.under) location.hash = "#" + view.under;
+});
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
+window.addEventListener("hashchange", show);
+show();
+listen();

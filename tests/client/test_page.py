@@ -1,0 +1,207 @@
+"""The page at GET /, in Debian's Chromium: what it shows, and that it stays quiet: no errors, no violated policy."""
+
+import json
+import os
+import threading
+
+import httpx
+import pytest
+
+import browser
+import page_load
+from conftest import serve
+
+pytestmark = pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium is here")
+
+SIM = ("--engine", "sim", "-c", "65536", "-np", "4")
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser.Browser(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(chromium):
+    """A browser whose page has said nothing yet, and must say nothing."""
+    chromium.trouble.clear()
+    chromium.size(1440, 900)
+    yield chromium
+    trouble = list(chromium.trouble)
+    chromium.open("about:blank")
+    assert not trouble
+
+
+def chat(url, text, system="You are a coding agent.", agent="test-agent/1.0", key=None, **fields):
+    head = {"User-Agent": agent, **({"Authorization": f"Bearer {key}"} if key else {})}
+    answer = httpx.post(url + "/v1/chat/completions", headers=head, timeout=120, json={
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}], "max_tokens": 8, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def at(server):
+    return f"http://127.0.0.1:{server.port}"
+
+
+def rows(page, table):
+    return page.run(f"[...document.querySelectorAll('{table} tbody tr')].map((row) => row.innerText)")
+
+
+def test_the_files_are_small_and_have_a_policy():
+    with serve(*SIM) as server:
+        total = 0
+        for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+            answer = httpx.get(at(server) + path)
+            assert answer.status_code == 200 and answer.headers["content-type"].startswith(kind)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+            assert httpx.get(at(server) + path, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+            total += len(answer.content)
+        assert total < 100 * 1024
+
+
+@pytest.mark.parametrize("flag", (("--ui", "off"), ("--no-ui",)))
+def test_it_can_be_turned_off(flag):
+    with serve(*SIM, *flag) as server:
+        for path in ("/", "/page.js"):
+            answer = httpx.get(at(server) + path)
+            assert answer.status_code == 404 and "--ui off" in answer.json()["error"]["message"]
+        assert httpx.get(at(server) + "/api/hello").status_code == 200
+
+
+def test_a_running_prefill_moves(page):
+    with serve(*SIM) as server:
+        page.open(at(server) + "/")
+        page.wait("document.querySelector('#link').textContent === 'live'")
+        asked = threading.Thread(target=chat, args=(at(server), "word " * 9000))
+        asked.start()
+        bar = "Number(document.querySelector('.lane [role=progressbar]').getAttribute('aria-valuenow'))"
+        first = page.wait(f"{bar} > 0 && {bar} < 100 && {bar}")
+        assert page.wait(f"{bar} > {first} && {bar}") > first
+        asked.join()
+        page.wait("document.querySelector('.waste').innerText.includes('test-agent/1.0')")
+
+
+def test_it_finds_the_cause_of_a_miss(page):
+    """A date in the system text: the worst client is on top, with the line and the option that cures it."""
+    rules = page_load.RULES
+    with serve(*SIM) as server:
+        page.open(at(server) + "/")
+        for minute in range(3):
+            chat(at(server), "Hello", f"You are an agent.\nToday: 2026-11-25 10:{minute:02d}\n{rules}", "cron-agent/1.0")
+            chat(at(server), "Hello", rules, "steady-agent/2.0")
+        page.wait("document.querySelectorAll('.waste tbody tr').length === 2")
+        page.wait("document.querySelector('.waste tbody tr').innerText.includes('(2 ×)')")
+        worst = rows(page, ".waste")[0]
+        assert "cron-agent/1.0" in worst and "Today: 2026-11-25 10:02" in worst and "--strip-line '^Today:'" in worst
+        page.click("cron-agent/1.0")
+        page.wait("document.querySelectorAll('.recent tbody tr').length === 3")
+        page.run("document.querySelector('.recent tbody a').focus()")
+        page.press("ArrowDown")
+        page.press("ArrowUp")
+        page.press("Enter")
+        page.wait("document.querySelectorAll('mark').length === 2")
+        marks = page.run("[...document.querySelectorAll('mark')].map((mark) => mark.textContent)")
+        assert marks == ["1", "2"]
+        assert "Copy" in page.text() and page.run("location.hash.startsWith('#request/req_')")
+        page.press("Escape")
+        page.wait("document.querySelector('.recent')")
+
+
+def test_hostile_text_is_text(page):
+    agent = HOSTILE.replace(" ", "")
+    with serve(*SIM) as server:
+        for text in ("one", "two"):
+            chat(at(server), f"{text} {HOSTILE} " * 40, f"{text} {HOSTILE}\n" + page_load.RULES + text, agent,
+                 session_id=f"{HOSTILE} session")
+        page.open(at(server) + "/")
+        page.wait("document.querySelectorAll('.waste tbody tr').length > 0")
+        assert "<script>" in rows(page, ".waste")[0] and "onerror" in page.text()
+        page.run("location.hash = '#recent'")
+        page.wait("document.querySelectorAll('.recent tbody tr').length === 2")
+        page.run("document.querySelector('.recent tbody a').click()")
+        page.wait("document.querySelector('pre.text')")
+        assert "<script>" in page.text()
+        assert page.run("document.querySelectorAll('main img, main script').length") == 0
+        assert "owned" not in page.run("document.title")
+
+
+def test_it_survives_a_restart(page):
+    with serve(*SIM) as server:
+        port = server.port
+        chat(at(server), "Hello")
+        page.open(at(server) + "/")
+        page.wait("document.querySelector('#link').textContent === 'live'")
+    page.wait("document.querySelector('#link').textContent.startsWith('no connection')")
+    with serve(*SIM, port=port) as server:
+        page.wait("document.querySelector('#link').textContent === 'live'")
+        chat(at(server), "Hello again", agent="later-agent/1.0")
+        page.wait("document.querySelector('.waste').innerText.includes('later-agent/1.0')")
+
+
+def test_with_keys_it_asks_for_one(page):
+    """Two keys: each sees its own."""
+    with serve(*SIM, "--api-key", "k-olga,k-petr") as server:
+        chat(at(server), "Hello", agent="olga-agent/1.0", key="k-olga")
+        chat(at(server), "Hello", agent="petr-agent/1.0", key="k-petr")
+        assert httpx.get(at(server) + "/events").status_code == 401
+        page.open(at(server) + "/")
+        page.wait("document.querySelector('dialog').open")
+        assert "agent/1.0" not in page.text()
+        page.type("dialog input", "wrong")
+        page.click("Open")
+        page.wait("document.querySelector('dialog .bad').textContent")
+        page.type("dialog input", "k-olga")
+        page.click("Open")
+        page.wait("document.querySelector('#link').textContent === 'live'")
+        page.wait("document.querySelector('.waste').innerText.includes('olga-agent/1.0')")
+        assert page.run("localStorage.length") == 0
+
+
+def test_a_stream_ends_with_its_reader_and_with_the_server():
+    with serve(*SIM) as server:
+        with httpx.stream("GET", at(server) + "/events", timeout=60) as stream:
+            lines = stream.iter_lines()
+            first = json.loads(next(lines)[len("data: "):])
+            assert first["server"]["lanes"] == 4 and len(first["lanes"]) == 4 and first["requests"] == []
+            chat(at(server), "Hello")
+            seen = []
+            for line in lines:
+                if line.startswith("data: ") and (seen := json.loads(line[len("data: "):])["requests"]):
+                    break
+            assert seen[0]["client"] == "test-agent/1.0" and "server" not in json.loads(line[len("data: "):])
+        assert httpx.head(at(server) + "/events").status_code == 200
+        many = [httpx.Client(timeout=60) for _ in range(65)]
+        try:
+            answers = [one.send(one.build_request("GET", at(server) + "/events"), stream=True) for one in many]
+            assert [one.status_code for one in answers].count(503) >= 1
+        finally:
+            for one in many:
+                one.close()
+
+
+PICTURES = os.path.join(os.path.dirname(__file__), "..", "..", "build", "screenshots")
+
+
+def test_views_fit_and_have_their_pictures(page):
+    """At 1440 and 400 pixels, in light and dark: nothing sticks out. The pictures are in build/screenshots."""
+    with serve(*SIM) as server:
+        threads = page_load.begin(at(server), turns=2, tokens=8)
+        page.open(at(server) + "/")
+        page.wait("document.querySelectorAll('.waste tbody tr').length >= 3", 90)
+        for view in ("now", "recent", "request"):
+            go = f"location.hash = '#{view}'" if view != "request" else "document.querySelector('.recent tbody a').click()"
+            page.run(go)
+            page.wait("document.querySelector('main').innerText.length > 200")
+            for width, height in ((1440, 900), (400, 800)):
+                page.size(width, height)
+                for dark in (False, True):
+                    page.dark(dark)
+                    page.picture(f"{PICTURES}/{view}-{width}-{'dark' if dark else 'light'}.png")
+                assert page.run("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+            page.dark(False)
+        for thread in threads:
+            thread.join()
