@@ -144,7 +144,8 @@ void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchan
     }
     (void)hearth_api_authorize(api, exchange, &stream->caller);
     if (!print_state(api, &stream->caller, true, 0, &text)) {
-        hearth_api_respond_nomem(exchange);
+        hearth_api_fail_nomem(&error);
+        hearth_api_respond_error(exchange, &error);
         hearth_buf_finish(&text);
         free(stream);
         return;
