@@ -37,6 +37,8 @@ need python3-pip pip_there
 need python3-venv venv_there
 need libevent-dev has_lib libevent_core libevent_openssl libevent_pthreads
 need libjansson-dev has_lib jansson
+need libzmq3-dev has_lib libzmq
+need libmsgpack-dev has_lib msgpack
 need libxxhash-dev has_lib libxxhash
 need libcmocka-dev has_lib cmocka
 need libssl-dev has_lib libcrypto libssl

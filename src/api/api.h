@@ -51,8 +51,9 @@ struct hearth_api_params {
     struct hearth_engine *engine; /* its text operations and its caps are used */
     struct hearth_chat *chat;
     struct hearth_service *service;
-    struct hearth_backing *disk;   /* for its numbers; NULL: none */
-    struct hearth_backing *remote; /* likewise, the store that boxes share */
+    struct hearth_backing *disk;        /* for its numbers; NULL: none */
+    struct hearth_kv_events *kv_events; /* likewise */
+    struct hearth_backing *remote;      /* likewise, the store that boxes share */
     struct hearth_http_params http;
     const struct hearth_api_key *keys; /* a request needs one of them. With two or more, requests share state with those
                                           of the same key only */

@@ -391,6 +391,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->service = params->service;
     api->disk = params->disk;
     api->remote = params->remote;
+    api->kv_events = params->kv_events;
     api->lanes = params->lanes;
     api->lora_scale = params->lora_scale;
     api->sampling = params->sampling;

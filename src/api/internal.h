@@ -90,10 +90,11 @@ struct hearth_api {
     struct hearth_chat *chat;
     struct hearth_service *service;
     struct hearth_http_server *http;
-    struct hearth_backing *disk;       /* or NULL */
-    struct hearth_backing *remote;     /* likewise */
-    struct hearth_api_keys *keys;      /* keys.c's, under keys_mutex */
-    struct hearth_owner_quota *quotas; /* likewise */
+    struct hearth_backing *disk;        /* or NULL */
+    struct hearth_kv_events *kv_events; /* likewise */
+    struct hearth_backing *remote;      /* likewise */
+    struct hearth_api_keys *keys;       /* keys.c's, under keys_mutex */
+    struct hearth_owner_quota *quotas;  /* likewise */
     char key_salt[17];
     pthread_mutex_t keys_mutex;
     _Atomic int64_t request_timeout_us;

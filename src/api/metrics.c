@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/health.h"
+#include "publish/kv_events.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -39,6 +40,18 @@ static bool add_backing(struct hearth_buf *out, struct hearth_backing *backing) 
     X(shared, gauge, "1: another server uses the directory")
 #undef X
     return ok;
+}
+
+static bool add_events(struct hearth_buf *out, struct hearth_kv_events *events) {
+    struct hearth_kv_events_stats stats;
+    if (events == NULL) {
+        return true;
+    }
+    hearth_kv_events_stats(events, &stats);
+    return add(out, "kv_events_published", "counter", "Messages of KV events", stats.published) &&
+           add(out, "kv_events_stored", "counter", "Blocks that were told to be here", stats.stored) &&
+           add(out, "kv_events_removed", "counter", "Blocks that were told to be gone", stats.removed) &&
+           add(out, "kv_events_dropped", "counter", "Events that were not told, as they came too fast", stats.dropped);
 }
 
 /* ---- llama-server's names ---- */
@@ -235,8 +248,8 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
     ok = ok && add(text, "idle_running", "gauge", "Conversations that are being computed ahead",
                    hearth_idle_running(api->idle));
     return ok && add_figures(text, api) && add_health(text) && add_backing(text, api->disk) &&
-           add_backing(text, api->remote) && add_groups(text, api, NULL) && add_keys(text, api, NULL) &&
-           add_llamacpp(text, &stats);
+           add_backing(text, api->remote) && add_events(text, api->kv_events) && add_groups(text, api, NULL) &&
+           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }
 
 /* What one key sees: its own, and how full the server is. */

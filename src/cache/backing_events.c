@@ -144,7 +144,12 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
             on_read(cache, item, &event);
         }
         break;
-    case HEARTH_BACKING_SCANNED: cache->backing_scanned = true; break;
+    case HEARTH_BACKING_SCANNED:
+        cache->backing_scanned = true;
+        if (cache->observer) { /* what was found has its place when the first prompt comes; the observer is told now */
+            (void)hearth_cache_root(cache, (struct hearth_digest){0}, true);
+        }
+        break;
     case HEARTH_BACKING_SOUGHT: cache->sought = event.ticket; break;
     }
     hearth_backing_event_finish(&event);

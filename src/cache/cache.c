@@ -84,6 +84,7 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, co
     cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
     cache->backing = params->backing;
     cache->backing_min_tokens = params->backing_min_tokens;
+    cache->observer = params->observer;
     if (!hearth_tree_init(&cache->tree, params->page_tokens)) {
         free(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");

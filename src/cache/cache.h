@@ -26,13 +26,24 @@
 
 struct hearth_cache;
 
+/* Told which whole blocks of prompts the cache can restore, on the thread that drives the engine, which it must not
+ * hold up. A block is named by the digest of all tokens up to its end (tier/record.h). */
+struct hearth_cache_observer {
+    /* `parent`: the block before it, or the root of the salt's chain where `first`. `tokens`: page_tokens of them. */
+    void (*stored)(void *user, struct hearth_digest block, struct hearth_digest parent, bool first,
+                   const hearth_token *tokens);
+    void (*removed)(void *user, struct hearth_digest block);
+    void *user;
+};
+
 struct hearth_cache_params {
     int32_t page_tokens;   /* most positions in a page */
     size_t budget_bytes;   /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
     size_t snapshot_bytes; /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
-    hearth_policy_fn *policy;       /* NULL: hearth_policy_gdsf */
-    struct hearth_backing *backing; /* where state outlasts RAM (tier/backing.h); NULL: nowhere */
-    int32_t backing_min_tokens;     /* shorter sequences are not put there */
+    hearth_policy_fn *policy;                     /* NULL: hearth_policy_gdsf */
+    struct hearth_backing *backing;               /* where state outlasts RAM (tier/backing.h); NULL: nowhere */
+    int32_t backing_min_tokens;                   /* shorter sequences are not put there */
+    const struct hearth_cache_observer *observer; /* NULL: none; it must outlive the cache */
 };
 
 /* The engine and the tiers stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */

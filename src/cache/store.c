@@ -201,6 +201,31 @@ void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hear
     }
 }
 
+/* ---- the observer ---- */
+
+static void observe_removal(struct hearth_cache *cache, struct hearth_page *page) {
+    if (page->observed) {
+        page->observed = false;
+        cache->observer->removed(cache->observer->user, page->end.key);
+    }
+}
+
+/* Whether the page is the end of a block that can be restored may have changed. */
+static void observe(struct hearth_cache *cache, struct hearth_page *page) {
+    const int32_t end = page->p0 + page->len;
+    if (!page->parent || end % cache->tree.page_tokens != 0) {
+        return;
+    }
+    const bool held = !has_pages(cache) || page->item.blob || page->item.copy.state != HEARTH_COPY_NONE;
+    if (!held) {
+        observe_removal(cache, page);
+    } else if (!page->observed) {
+        page->observed = true;
+        cache->observer->stored(cache->observer->user, page->end.key, hearth_tree_base(&cache->tree, page),
+                                end == cache->tree.page_tokens, hearth_tree_block(&cache->tree, page, end));
+    }
+}
+
 /* ---- changes ---- */
 
 void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before) {
@@ -212,6 +237,9 @@ void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_
         end_leases(cache, pool);
     }
     update_victim(cache, item);
+    if (cache->observer && !item->is_snapshot) {
+        observe(cache, hearth_cache_item_page(item));
+    }
 }
 
 void hearth_cache_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item) {
@@ -266,6 +294,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page, bool
         hearth_duplicate_add_old(cache, page);
     }
     leave_pool(cache, &page->item);
+    observe_removal(cache, page);
     hearth_tree_remove(&cache->tree, page, bytes);
     update_victim(cache, &parent->item);
 }

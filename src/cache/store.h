@@ -36,6 +36,7 @@ struct hearth_cache {
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
     bool remove_failed;             /* one of them may still be there */
     int32_t backing_min_tokens;
+    const struct hearth_cache_observer *observer; /* or NULL */
     bool backing_scanned;
     uint64_t sought;           /* the newest seek that is answered */
     bool snapshot_bytes_given; /* the snapshots' part of the budget was */

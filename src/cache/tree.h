@@ -106,6 +106,7 @@ struct hearth_page {
     struct hearth_cache_item item; /* its blob is the state of [blob_p0, p0 + len), and stands in the first line, too */
 
     struct hearth_link end; /* of roots and of pages that end where a block does; the key is its digest */
+    bool observed;          /* the observer was told of it (cache/store.c) */
     uint32_t tail_count;    /* of the children, those at the page's end */
     int32_t blob_p0;
     int32_t dead; /* what it holds from this position on was forgotten, and is in it for the sake of what stands before;

@@ -160,9 +160,15 @@ static bool add_path(int fd, const struct ruleset *all, const struct hearth_conf
 
 static bool add_rules(int fd, const struct ruleset *all, const struct hearth_confine_params *params,
                       struct hearth_confine_report *report) {
-    const struct port_rule ports[] = {{.access = NET_BIND_TCP, .port = params->port},
-                                      {.access = NET_CONNECT_TCP, .port = params->store_port}};
-    const size_t n = all->net == 0 ? 0 : params->store_port == 0 ? 1 : 2;
+    struct port_rule ports[HEARTH_CONFINE_PORTS_MAX + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < params->port_count; i++) {
+        ports[n++] = (struct port_rule){.access = NET_BIND_TCP, .port = params->ports[i]};
+    }
+    if (params->store_port != 0) {
+        ports[n++] = (struct port_rule){.access = NET_CONNECT_TCP, .port = params->store_port};
+    }
+    n = all->net == 0 ? 0 : n;
     bool ok = true;
     for (size_t i = 0; i < params->paths->n && ok; i++) {
         ok = add_path(fd, all, &params->paths->v[i], report);

@@ -34,9 +34,12 @@ void hearth_confine_allow(struct hearth_confine_paths *paths, enum hearth_confin
     __attribute__((format(printf, 3, 4)));
 void hearth_confine_paths_finish(struct hearth_confine_paths *paths);
 
+#define HEARTH_CONFINE_PORTS_MAX 3
+
 struct hearth_confine_params {
     const struct hearth_confine_paths *paths;
-    uint16_t port;       /* the TCP port that may be listened on; 0: one that the kernel chooses */
+    uint16_t ports[HEARTH_CONFINE_PORTS_MAX]; /* TCP ports that may be listened on; 0: one that the kernel chooses */
+    size_t port_count;
     uint16_t store_port; /* a TCP port that may be connected to; 0: none */
     bool looks_up; /* names of hosts are still to be resolved: datagrams and connect() stay possible, TCP does not */
 };

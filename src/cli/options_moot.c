@@ -22,17 +22,57 @@ static bool is(const char *text, const char *word) {
     return text && strcmp(text, word) == 0;
 }
 
+/* An option that has no effect when `holds`, and why. */
+struct moot_row {
+    size_t offset;
+    bool holds;
+    const char *reason;
+};
+
+static const char *first_reason(const struct moot_row *rows, size_t n, size_t offset) {
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].offset == offset && rows[i].holds) {
+            return rows[i].reason;
+        }
+    }
+    return NULL;
+}
+
+/* Options of the cache, and of where state is kept. */
+static const char *moot_of_state(size_t offset, const struct hearth_options *o, const struct hearth_option_facts *f) {
+    const bool no_cache = o->cache_ram == 0, stores = f->disk || o->kv_remote;
+    const struct moot_row rows[] = {
+        {AT(cache_ram_snapshots), !f->snapshots, "this model's state needs no snapshots"},
+        {AT(cache_ram_snapshots), no_cache, "--cache-ram is 0"},
+        {AT(page_tokens), !f->pages, "this model's state has no pages"},
+        {AT(page_tokens), no_cache, "--cache-ram is 0"},
+        {AT(snapshot_interval), !f->snapshots, "this model's state needs no snapshots"},
+        {AT(snapshot_interval), no_cache, "--cache-ram is 0"},
+        {AT(kv_dir), no_cache || o->kv_disk == 0, "--kv-disk or --cache-ram is 0"},
+        {AT(kv_disk), no_cache, "--cache-ram is 0"},
+        {AT(kv_remote), no_cache, "--cache-ram is 0"},
+        {AT(kv_events), no_cache, "--cache-ram is 0"},
+        {AT(kv_events_replay), !o->kv_events, "there is no --kv-events"},
+        {AT(kv_events_topic), !o->kv_events, "there is no --kv-events"},
+        {AT(kv_remote_ttl), !o->kv_remote, "there is no --kv-remote"},
+        {AT(kv_remote_timeout), !o->kv_remote, "there is no --kv-remote"},
+        {AT(kv_remote_ca), !o->kv_remote, "there is no --kv-remote"},
+        {AT(kv_disk), !f->disk, "nothing is kept on disk"},
+        {AT(kv_min_tokens), !stores, "nothing is kept on disk"},
+        {AT(kv_interval_tokens), !stores, "nothing is kept on disk"},
+        {AT(kv_compress), !stores, "nothing is kept on disk"},
+        {AT(kv_key), !stores && !f->sessions, "nothing is kept on disk"},
+        {AT(kv_io), !f->disk, "nothing is kept on disk"},
+    };
+    return first_reason(rows, sizeof rows / sizeof *rows, offset);
+}
+
 /* The first reason; NULL: the option has an effect. */
 static const char *moot(size_t offset, const struct hearth_options *o, const struct hearth_option_facts *f) {
     const bool no_gpu = f->computes && f->gpus == 0, load_mode = !is(o->load_mode, "auto");
     const bool no_scaling = is(o->rope_scaling, "none"), no_yarn = no_scaling || is(o->rope_scaling, "linear");
-    const bool no_cache = o->cache_ram == 0, is_path = hearth_http_host_is_unix(o->host);
-    const bool keyed = o->api_key || o->api_key_file;
-    const struct {
-        size_t offset;
-        bool holds;
-        const char *reason;
-    } rows[] = {
+    const bool is_path = hearth_http_host_is_unix(o->host), keyed = o->api_key || o->api_key_file;
+    const struct moot_row rows[] = {
         {AT(lora_scale), !o->lora, "there is no --lora"},
         {AT(mmap), load_mode, "--load-mode says how the model is read"},
         {AT(mlock), load_mode, "--load-mode says how the model is read"},
@@ -57,24 +97,6 @@ static const char *moot(size_t offset, const struct hearth_options *o, const str
         {AT(yarn_beta_slow), no_yarn, "--rope-scaling is not yarn"},
         {AT(yarn_beta_fast), no_yarn, "--rope-scaling is not yarn"},
         {AT(draft_tokens), is(o->speculate, "off"), "--speculate is off"},
-        {AT(cache_ram_snapshots), !f->snapshots, "this model's state needs no snapshots"},
-        {AT(cache_ram_snapshots), no_cache, "--cache-ram is 0"},
-        {AT(page_tokens), !f->pages, "this model's state has no pages"},
-        {AT(page_tokens), no_cache, "--cache-ram is 0"},
-        {AT(snapshot_interval), !f->snapshots, "this model's state needs no snapshots"},
-        {AT(snapshot_interval), no_cache, "--cache-ram is 0"},
-        {AT(kv_dir), no_cache || o->kv_disk == 0, "--kv-disk or --cache-ram is 0"},
-        {AT(kv_disk), no_cache, "--cache-ram is 0"},
-        {AT(kv_remote), no_cache, "--cache-ram is 0"},
-        {AT(kv_remote_ttl), !o->kv_remote, "there is no --kv-remote"},
-        {AT(kv_remote_timeout), !o->kv_remote, "there is no --kv-remote"},
-        {AT(kv_remote_ca), !o->kv_remote, "there is no --kv-remote"},
-        {AT(kv_disk), !f->disk, "nothing is kept on disk"},
-        {AT(kv_min_tokens), !f->disk && !o->kv_remote, "nothing is kept on disk"},
-        {AT(kv_interval_tokens), !f->disk && !o->kv_remote, "nothing is kept on disk"},
-        {AT(kv_compress), !f->disk && !o->kv_remote, "nothing is kept on disk"},
-        {AT(kv_key), !f->disk && !f->sessions && !o->kv_remote, "nothing is kept on disk"},
-        {AT(kv_io), !f->disk, "nothing is kept on disk"},
         {AT(chat_template), o->chat_template_file != NULL, "--chat-template-file is given"},
         {AT(reasoning_budget_message), o->reasoning_budget < 0, "there is no --reasoning-budget"},
         {AT(session_ttl), !f->sessions, "sessions are kept in memory"},
@@ -84,12 +106,8 @@ static const char *moot(size_t offset, const struct hearth_options *o, const str
         {AT(allow_host), keyed, "there is a key, and requests with one may call the server what they like"},
         {AT(host_mode), !is_path, "--host is no unix:PATH"},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].offset == offset && rows[i].holds) {
-            return rows[i].reason;
-        }
-    }
-    return NULL;
+    const char *reason = first_reason(rows, sizeof rows / sizeof *rows, offset);
+    return reason ? reason : moot_of_state(offset, o, f);
 }
 
 /* What is there to turn something off has that effect. */

@@ -21,6 +21,7 @@
 #include "console/version.h"
 #include "engine/llama.h"
 #include "http/server.h"
+#include "publish/kv_events.h"
 #include "sched/service.h"
 
 #include <errno.h>
@@ -39,6 +40,7 @@ struct server {
     const struct hearth_options *options;
     struct hearth_engine *engine;
     struct hearth_serve_disk disk;
+    struct hearth_kv_events *events; /* NULL: none are published */
     struct hearth_service *service;
     struct hearth_chat *chat;
     struct hearth_api *api;
@@ -236,6 +238,18 @@ static enum hearth_speculate speculation(const char *word) {
     return strcmp(word, "on") == 0 ? HEARTH_SPECULATE_ON : HEARTH_SPECULATE_OFF;
 }
 
+static int create_events(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    if (!options->kv_events) {
+        return HEARTH_OK;
+    }
+    const struct hearth_kv_events_params params = {.endpoint = options->kv_events,
+                                                   .replay = options->kv_events_replay,
+                                                   .topic = options->kv_events_topic ? options->kv_events_topic : "",
+                                                   .page_tokens = (int32_t)options->page_tokens};
+    return hearth_kv_events_create(&params, &server->events, msg);
+}
+
 static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
@@ -247,6 +261,7 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.backing = server->disk.backing;
     params.backing_min_tokens = u32(options->kv_min_tokens);
     params.backing_interval_tokens = u32(options->kv_interval_tokens);
+    params.observer = server->events ? hearth_kv_events_observer(server->events) : NULL;
     params.queue = u32(options->queue);
     params.min_decode_tps = options->min_decode_tps;
     params.speculate = speculation(options->speculate);
@@ -415,6 +430,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.service = server->service;
     params.disk = server->disk.near;
     params.remote = server->disk.remote;
+    params.kv_events = server->events;
     params.store = server->store;
     params.keys = server->keys.keys;
     params.key_count = server->keys.count;
@@ -489,9 +505,9 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys,   try_address,   name_model,  find_places,   open_trace,      confine,
-        begin_trace, create_engine, open_disk,   open_sessions, warn_of_options, create_service,
-        create_chat, obey_signals,  make_kwargs, create_api};
+        read_keys,      try_address,   name_model,   find_places,   open_trace,      confine,
+        begin_trace,    create_engine, open_disk,    open_sessions, warn_of_options, create_events,
+        create_service, create_chat,   obey_signals, make_kwargs,   create_api};
     int err = hearth_serve_paths_check(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -507,6 +523,7 @@ static void finish(struct server *server) {
     if (server->service) {
         hearth_service_destroy(server->service);
     }
+    hearth_kv_events_destroy(server->events);
     hearth_serve_disk_close(&server->disk);
     hearth_session_store_destroy(server->store);
     hearth_seal_destroy(server->seal);

@@ -220,6 +220,21 @@ static int conclude(const struct hearth_confine_report *report, bool must, struc
     return HEARTH_OK;
 }
 
+/* What events are published on: tcp://HOST:PORT or ipc://PATH. */
+static void allow_endpoint(const char *endpoint, struct hearth_confine_paths *paths,
+                           struct hearth_confine_params *params) {
+    char directory[PATH_MAX];
+    const char *port = endpoint ? strrchr(endpoint, ':') : NULL;
+    if (!port) {
+        return;
+    }
+    if (strncmp(endpoint, "tcp://", 6) == 0) {
+        params->ports[params->port_count++] = (uint16_t)strtoul(port + 1, NULL, 10);
+    } else if (strncmp(endpoint, "ipc://", 6) == 0 && parent(endpoint + 6, directory)) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_SOCKET, "%s", directory);
+    }
+}
+
 /* What a store on another machine takes: its port, and names. */
 static int allow_store(const struct hearth_options *options, struct hearth_confine_params *params,
                        struct hearth_errmsg *msg) {
@@ -252,8 +267,12 @@ int hearth_serve_confine(const struct hearth_options *options, const char *kv_di
     }
     const bool gpu = has_gpu(options);
     list_paths(options, kv_dir, session_db, gpu, &paths);
-    struct hearth_confine_params params = {
-        .paths = &paths, .port = (uint16_t)options->port, .looks_up = gpu || !is_address(options->host)};
+    struct hearth_confine_params params = {.paths = &paths,
+                                           .ports = {(uint16_t)options->port},
+                                           .port_count = 1,
+                                           .looks_up = gpu || !is_address(options->host)};
+    allow_endpoint(options->kv_events, &paths, &params);
+    allow_endpoint(options->kv_events_replay, &paths, &params);
     int err = allow_store(options, &params, msg);
     err = err == HEARTH_OK ? hearth_confine(&params, &report, msg) : err;
     hearth_confine_paths_finish(&paths);

@@ -175,6 +175,7 @@ struct hearth_service_params {
                                service */
     uint32_t backing_min_tokens;    /* shorter sequences stay in RAM; default 256 */
     uint32_t backing_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
+    const struct hearth_cache_observer *observer; /* of the cache; NULL: none. It must outlive the service */
     uint32_t queue;        /* most requests that wait for a lane (by tenant: admission.h), and as many prefetches;
                               0: no limit (default) */
     double min_decode_tps; /* prefills leave each decoding lane at least so many tokens a second; 0: a few, except

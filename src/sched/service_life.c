@@ -106,7 +106,8 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
                                                .backing = params->backing,
-                                               .backing_min_tokens = (int32_t)params->backing_min_tokens};
+                                               .backing_min_tokens = (int32_t)params->backing_min_tokens,
+                                               .observer = params->observer};
     err = hearth_cache_create(engine, service->ram, &cache_params, &service->cache, msg);
     if (err) {
         goto fail;

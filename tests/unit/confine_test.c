@@ -217,7 +217,7 @@ static int confine(bool looks_up, struct hearth_confine_report *report) {
     hearth_confine_allow(&paths, HEARTH_CONFINE_READ, "%s", stage.listed);
     hearth_confine_allow(&paths, HEARTH_CONFINE_READ, "/proc/self");
     hearth_confine_allow(&paths, HEARTH_CONFINE_READ, "%s/nothing", stage.root);
-    const struct hearth_confine_params params = {.paths = &paths, .port = 0, .looks_up = looks_up};
+    const struct hearth_confine_params params = {.paths = &paths, .port_count = 1, .looks_up = looks_up};
     const int err = hearth_confine(&params, report, NULL);
     hearth_confine_paths_finish(&paths);
     return err;
