@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh          compilers, build tools, libraries
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
+#   scripts/setup.sh prometheus  likewise, and the Prometheus that tests/client/test_prometheus.py runs
 #   scripts/setup.sh format   likewise, and the clang-format that `make lint` runs
 #   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
 #
@@ -65,6 +66,8 @@ need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
 browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }
 [ "${1:-}" != browser ] || need chromium browser
+# Of tests; where systemd runs, Debian's package starts a server on port 9090, too.
+[ "${1:-}" != prometheus ] || need prometheus has promtool
 
 [ -n "$missing" ] || exit 0
 
