@@ -84,7 +84,8 @@ struct hearth_report {
     X(ARGUMENTS_CHANGED, "arguments_changed", "the template's arguments are not those of the earlier prompt",       \
       "keep thinking, effort and template arguments the same through a conversation")                               \
     X(TEMPLATE_REWRITES, "template_rewrites", "the template prints earlier turns differently now",                  \
-      "`--keep-thinking` keeps the thinking of earlier turns as it was sampled")                                    \
+      "with time between turns that is computed ahead (`--idle-compute`); `--keep-thinking` keeps "                 \
+      "earlier thinking as it was sampled")                                                                         \
     X(NEW_CONVERSATION, "new_conversation", "no stored prompt begins like this one",                                \
       "nothing to do: it is computed once")                                                                         \
     X(NEW_TEXT, "new_text", "the prompt has that much new text", "nothing to do: it is computed once")              \
