@@ -199,8 +199,7 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     step->moves++;
     if (step->reserved_for == id) {
         step->reserved_for = 0; /* other requests have waited long enough for it */
-        waiter->preempt_backoff_until_us = now_us + ((int64_t)HEARTH_PREEMPT_BACKOFF_US << waiter->preempt_backoffs);
-        waiter->preempt_backoffs += waiter->preempt_backoffs < HEARTH_PREEMPT_BACKOFF_TIMES;
+        waiter->preempt_backoff_until_us = now_us + HEARTH_PREEMPT_BACKOFF_US;
     }
 }
 

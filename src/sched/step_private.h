@@ -17,7 +17,6 @@ struct hearth_step_waiter {
     uint32_t account;
     int32_t need_tokens;              /* about what has to be computed of its prompt; negative: not known */
     int64_t preempt_backoff_until_us; /* until then it may not preempt */
-    uint32_t preempt_backoffs;        /* how often a lane was preempted for it in vain */
     int64_t cells_us;                 /* since when it has lacked cells; 0: it has not */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };

@@ -16,6 +16,8 @@
  *     idle 128                        tokens in a batch of idle time
  *     bursts                          short prompts that outnumber the generating lanes are computed in one batch
  *     stays A                         A's state cannot be kept: it is not set aside
+ *     cost 100                        preempting and bringing back takes 100 ms, instead of much
+ *     loses A 3                       A's state is lost when it is preempted, as it has been three times
  *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
  *
  * The executor below is the simplest one: nothing is ever reused, prefill and decode cost what the script says.
@@ -23,6 +25,7 @@
 #include "base/assert.h"
 #include "sched/step.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +53,8 @@ struct world {
     int32_t computed[256]; /* per name: where it goes on after it was set aside */
     bool preempted[256], stays[256];
     bool needs, brief;
+    uint32_t lost[256]; /* how often its state was lost; 0: it is kept */
+    int64_t cost_us;
     int32_t cells; /* 0: as many as anybody needs */
     int64_t now_us;
     FILE *out;
@@ -77,6 +82,7 @@ static bool read_setting(struct world *world, const char *line) {
     world->sizes.bursts = world->sizes.bursts || bursts;
     return needs || brief || bursts || sscanf(line, "cells %d", &world->cells) == 1 ||
            sscanf(line, "idle %d", &world->sizes.idle_tokens) == 1 ||
+           sscanf(line, "cost %" SCNd64, &world->cost_us) == 1 ||
            sscanf(line, "beside %d alone %d", &world->sizes.beside_tokens, &world->sizes.alone_tokens) == 2;
 }
 
@@ -84,10 +90,12 @@ static bool read_script(struct world *world, FILE *file) {
     char line[256];
     struct hearth_step_params params = {0};
     world->sizes.prefetch_chunk_tokens = 16;
+    world->cost_us = HEARTH_QUANTUM_US / 1000;
     while (fgets(line, sizeof line, file) && strncmp(line, "---", 3) != 0) {
         struct event event = {0};
         double at_ms;
         int lanes, batch, chunk;
+        unsigned times;
         char name;
         if (line[0] == '#' || line[0] == '\n') {
             continue;
@@ -97,6 +105,10 @@ static bool read_script(struct world *world, FILE *file) {
         }
         if (sscanf(line, "stays %c", &name) == 1) {
             world->stays[(int)name] = true;
+            continue;
+        }
+        if (sscanf(line, "loses %c %u", &name, &times) == 2) {
+            world->lost[(int)name] = times;
             continue;
         }
         if (sscanf(line, "lanes %d batch %d chunk %d ageing %lf prefill %lf decode %lf", &lanes, &batch, &chunk,
@@ -154,6 +166,7 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .arrived_us = arrived_us,
                                                 .queued_us = queued_us,
                                                 .tokens = event->tokens,
+                                                .lost = world->lost[name],
                                                 .preempted = world->preempted[name],
                                                 .idle = event->idle};
     HEARTH_ASSERT(hearth_step_submit(world->step, &request));
@@ -206,7 +219,7 @@ static void admit(struct world *world, int name) {
     snprintf(text, sizeof text, "admit %c to lane %d", (char)name, lane);
     say(world, text);
     hearth_step_assign(world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
-                       HEARTH_QUANTUM_US, world->now_us);
+                       world->cost_us * 1000, world->now_us);
     hearth_step_stays(world->step, lane, world->stays[name]);
 }
 
@@ -218,6 +231,10 @@ static void yield(struct world *world, const struct hearth_action *action) {
              action->loses_place ? " and queues anew" : "");
     say(world, text);
     world->computed[lane.id] = lane.state == HEARTH_LANE_DECODE ? lane.target - 1 : lane.computed;
+    if (world->lost[lane.id] > 0) {
+        world->computed[lane.id] = 0;
+        world->lost[lane.id]++;
+    }
     world->preempted[lane.id] = true;
     hearth_step_release(world->step, action->lane, true, world->now_us);
     submit(world, event_of(world, (char)lane.id), action->loses_place ? world->now_us : lane.arrived_us, world->now_us);
