@@ -274,6 +274,13 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->plan_us = receipt->plan_us;
     report->restore_us = receipt->restore_us;
     report->prefill_us = receipt->prefill_us;
+    report->beside_us = receipt->beside_us;
+    report->reply_beside_us = receipt->reply_beside_us > 0 ? receipt->reply_beside_us : 0;
+    report->best_us = receipt->best_us;
+    report->faults = receipt->faults;
+    report->read_us = job->read_us;
+    report->sent_bytes = job->sent_bytes;
+    report->unread_us = job->unread_us;
     report->decode_us = tally->generate_us;
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
     report->reason = receipt->reason;
@@ -287,7 +294,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
 /* What a prompt token usually costs, from the requests that computed enough to tell. */
 static void learn_rates(struct hearth_api *api, const struct hearth_report *report) {
     if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS) {
-        const double each = (double)report->prefill_us / report->computed_tokens;
+        const double each = (double)(report->prefill_us - report->beside_us) / report->computed_tokens;
         api->prefill_us_per_token = api->prefill_us_per_token > 0 ? api->prefill_us_per_token * 0.8 + each * 0.2 : each;
     }
 }

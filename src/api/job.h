@@ -103,8 +103,10 @@ struct hearth_job {
     const char *method;
     char client[48];                   /* the first word of its User-Agent, or "" */
     char trace[HEARTH_TRACE_ID_BYTES]; /* of its traceparent, or "" */
-    int64_t arrived_us;
-    char ahead[160]; /* which requests waited or ran when it was submitted, in words */
+    int64_t arrived_us, read_us;       /* when all of it was here; how long its body took */
+    size_t sent_bytes;                 /* of its body */
+    int64_t unread_us;                 /* of its reply's time, in which something that was written was not taken */
+    char ahead[160];                   /* which requests waited or ran when it was submitted, in words */
     struct hearth_caller caller;
     struct hearth_digest owner; /* the salt of the key: of the turns and sessions that it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */

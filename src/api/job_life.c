@@ -137,7 +137,8 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
-    job->body_bytes = job->body.len;
+    job->body_bytes = job->sent_bytes = job->body.len;
+    job->read_us = job->arrived_us - hearth_http_head_us(exchange);
     job->is_long = job->body.len >= SHORT_BYTES ||
                    hearth_limits_estimate((const char *)job->body.data, job->body.len) >= SHORT_ESTIMATE;
     hearth_http_on_gone(exchange, client_gone, job);

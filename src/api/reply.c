@@ -36,10 +36,21 @@ static void fail_nomem(struct hearth_job *job) {
     hearth_api_reply_fail(job, &error);
 }
 
+#define BEHIND_US 10000 /* a client that takes what was written within this time is not behind */
+
+/* Something is to be written: whether what was written before it has been taken. */
+static void note_unread(struct hearth_job *job) {
+    const int64_t us = hearth_clock_us() - job->written_us;
+    if (job->begun && us >= BEHIND_US && hearth_http_is_behind(job->exchange)) {
+        job->unread_us += us;
+    }
+}
+
 /* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */
 static bool emit(struct hearth_job *job, struct hearth_buf *out, bool ok) {
     ok = ok && !hearth_memory_refused();
     if (ok && out->len > 0 && job->exchange != NULL) {
+        note_unread(job);
         hearth_http_write(job->exchange, out->data, out->len);
         job->written_us = hearth_clock_us();
     }

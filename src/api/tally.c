@@ -60,6 +60,10 @@ void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) 
         sum->plan_us += receipt->plan_us;
         sum->restore_us += receipt->restore_us;
         sum->prefill_us += receipt->prefill_us;
+        sum->beside_us += receipt->beside_us;
+        sum->reply_beside_us += receipt->reply_beside_us;
+        sum->faults += receipt->faults;
+        sum->best_us = receipt->best_us;
     }
 }
 

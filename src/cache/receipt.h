@@ -28,14 +28,15 @@ const char *hearth_reason_text(enum hearth_reason reason);
 const char *hearth_reason_help(enum hearth_reason reason);
 
 /* Why a request waited before its prompt was computed, or in the middle of that, or of its reply. */
-#define HEARTH_WAIT_TABLE(X)                                                       \
-    X(LANE, "lane", "all lanes were busy")                                         \
-    X(PREFIX, "prefix", "another request computed the same beginning")             \
-    X(CELLS, "cells", "the KV cache had no cells left")                            \
-    X(DISK, "disk", "its state was read from disk")                                \
-    X(SCAN, "scan", "the server had just started, and still looked what disk had") \
-    X(STORE, "store", "the store that boxes share was asked what it has")          \
-    X(PREEMPTED, "preempted", "another request took its lane")                     \
+#define HEARTH_WAIT_TABLE(X)                                                         \
+    X(LANE, "lane", "all lanes were busy")                                           \
+    X(BATCH, "batch", "a lane was free, and other requests' batch had to end first") \
+    X(PREFIX, "prefix", "another request computed the same beginning")               \
+    X(CELLS, "cells", "the KV cache had no cells left")                              \
+    X(DISK, "disk", "its state was read from disk")                                  \
+    X(SCAN, "scan", "the server had just started, and still looked what disk had")   \
+    X(STORE, "store", "the store that boxes share was asked what it has")            \
+    X(PREEMPTED, "preempted", "another request took its lane")                       \
     X(WORKER, "worker", "all threads that prepare requests were busy")
 
 enum hearth_wait {
@@ -64,6 +65,10 @@ struct hearth_receipt {
     int64_t plan_us;
     int64_t restore_us;
     int64_t prefill_us;
+    int64_t beside_us;       /* of it, what was computed for others at the time */
+    int64_t reply_beside_us; /* of the reply's time, likewise: what it would have taken less alone */
+    int64_t best_us;         /* of a thousand tokens of the prompt, where they were computed fastest; 0: too few were */
+    int64_t faults;          /* pages that the process had to read from disk, while the prompt was computed */
     enum hearth_reason reason;
 };
 

@@ -159,11 +159,14 @@ static void print_text(const char *title, const char *text) {
 static void print_details(const json_t *request) {
     static const struct {
         const char *name, *text;
-    } times[] = {{"prepare", "reading, rendering, tokenising"},
+    } times[] = {{"read", "the request on its way here"},
+                 {"prepare", "reading, rendering, tokenising"},
                  {"queue", "waiting"},
                  {"restore", "bringing state back"},
                  {"prefill", "computing the prompt"},
-                 {"decode", "computing the reply"}};
+                 {"decode", "computing the reply"},
+                 {"beside", "of these two, computing other requests"},
+                 {"unread", "of the reply's time, waiting for the client to take it"}};
     const json_t *divergence = json_object_get(request, "divergence");
     const json_t *reused = json_object_get(json_object_get(request, "tokens"), "reused");
     print_request(request);

@@ -184,7 +184,8 @@ struct hearth_http_exchange {
     char *path; /* one allocation with the query */
     char *query;
     char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
-    bool head_only; /* HEAD */
+    int64_t head_us; /* when the request's head was here */
+    bool head_only;  /* HEAD */
     bool begun;
     bool chunked;
     bool events;             /* a stream of server-sent events */

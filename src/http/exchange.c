@@ -10,7 +10,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 
 static int hex_digit(char c) {
@@ -79,6 +81,7 @@ struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn
     if (exchange == NULL) {
         return NULL;
     }
+    exchange->head_us = hearth_clock_us();
     exchange->conn = conn;
     exchange->head_only = conn->parser.method == HTTP_HEAD;
     exchange->method = llhttp_method_name(exchange->head_only ? HTTP_GET : (llhttp_method_t)conn->parser.method);
@@ -269,6 +272,20 @@ void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const 
     }
     put_head(conn, status, exchange->request_id, content_type,
              exchange->chunked ? "Transfer-Encoding: chunked\r\n" : "", &exchange->extra);
+}
+
+int64_t hearth_http_head_us(const struct hearth_http_exchange *exchange) {
+    return exchange->head_us;
+}
+
+bool hearth_http_is_behind(const struct hearth_http_exchange *exchange) {
+    int waiting = 0;
+    const int fd = bufferevent_getfd(exchange->conn->bev);
+    if (evbuffer_get_length(bufferevent_get_output(exchange->conn->bev)) > 0) {
+        return true;
+    }
+    /* Of TCP what the window does not let out; of a socket in the file system what was not read. */
+    return fd >= 0 && (ioctl(fd, SIOCOUTQNSD, &waiting) == 0 || ioctl(fd, SIOCOUTQ, &waiting) == 0) && waiting > 0;
 }
 
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len) {

@@ -167,6 +167,10 @@ bool hearth_http_is_local(const struct hearth_http_exchange *exchange);
 bool hearth_http_is_head(const struct hearth_http_exchange *exchange);
 /* Bytes of the answer that wait for their reader. */
 size_t hearth_http_unread(const struct hearth_http_exchange *exchange);
+/* When the request's head was here, by hearth_clock_us(): its body came between then and the handler's `request`. */
+int64_t hearth_http_head_us(const struct hearth_http_exchange *exchange);
+/* Whether something that was written still waits for the client, or the network, to take it. */
+bool hearth_http_is_behind(const struct hearth_http_exchange *exchange);
 /* Value of the response's X-Request-Id. */
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange);
 

@@ -30,10 +30,11 @@ static json_t *tokens_json(const struct hearth_report *report) {
 }
 
 static json_t *times_json(const struct hearth_report *report) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "prepare", ms(report->prepare_us), "queue",
-                     ms(report->queue_us), "plan", ms(report->plan_us), "restore", ms(report->restore_us), "prefill",
-                     ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode", ms(report->decode_us), "total",
-                     ms(report->total_us));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "read", ms(report->read_us), "prepare",
+                     ms(report->prepare_us), "queue", ms(report->queue_us), "plan", ms(report->plan_us), "restore",
+                     ms(report->restore_us), "prefill", ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode",
+                     ms(report->decode_us), "beside", ms(report->beside_us + report->reply_beside_us), "unread",
+                     ms(report->unread_us), "total", ms(report->total_us));
 }
 
 static json_t *waits_json(const struct hearth_report *report) {

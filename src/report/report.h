@@ -56,6 +56,10 @@ struct hearth_report {
     uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
     const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */
     uint32_t cells_needed, ctx_tokens; /* to have run beside the others; that there are */
+    int64_t read_us;                   /* the body of the request was on its way */
+    size_t sent_bytes;                 /* of it */
+    int64_t unread_us;                 /* of the reply's time, in which the client did not take what was written */
+    int64_t beside_us, reply_beside_us, best_us, faults; /* as in a receipt */
     int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
     int64_t wait_us[HEARTH_WAIT_COUNT];
     enum hearth_reason reason;
@@ -112,6 +116,14 @@ struct hearth_report {
       "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                           \
     X(WORKERS, "workers", "all threads that prepare requests were busy",                                            \
       "fewer requests at a time; long histories take long to read")                                                 \
+    X(SHARED, "shared", "other requests were computed at the same time",                                            \
+      "fewer requests at a time, classes and weights, or `--min-decode-tps` where replies crawl beside prompts")    \
+    X(COLD_MODEL, "cold_model", "the model was read from disk while it computed",                                   \
+      "nothing to do after a start; otherwise more RAM, or `--mlock`")                                              \
+    X(SLOW_UPLOAD, "slow_upload", "the request itself took long to arrive",                                         \
+      "look at the client and the network; sessions send only what is new")                                         \
+    X(SLOW_READER, "slow_reader", "the client, or the network to it, took the reply slowly",                        \
+      "look at the client: it has to read while the reply is written")                                              \
     X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                    \
     X(PREPARING, "preparing", "reading, rendering and tokenising the request took long",                            \
       "a history whose text is known costs little: does the client change its beginning?")
@@ -131,7 +143,7 @@ struct hearth_verdict {
     char advice[300];
 };
 
-#define HEARTH_VERDICTS_MAX 6
+#define HEARTH_VERDICTS_MAX 8
 
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever became of them, as far as that is certain. */

@@ -3,7 +3,7 @@
  *
  * Rules about the prompt name at most one cause, since a prompt leaves the known prefix at one place; it is named when
  * at least NAMED_TOKENS were computed for it, however fast that was. Rules about time name a cause when it took at
- * least NAMED_US and NAMED_SHARE of the whole request. */
+ * least NAMED_US, and NAMED_SHARE of the time to the first token. */
 #include "report/report.h"
 
 #include <ctype.h>
@@ -13,6 +13,7 @@
 #define NAMED_TOKENS 24
 #define NAMED_US 100000
 #define NAMED_SHARE 0.1
+#define COLD_FAULTS 64 /* pages read from disk: fewer are not the model's */
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
 
 static const struct {
@@ -95,11 +96,25 @@ struct judge {
     size_t n;
 };
 
+/* What the prompt's own computing took. */
+static double own_us(const struct hearth_report *report) {
+    return report->prefill_us > report->beside_us ? (double)(report->prefill_us - report->beside_us) : 0;
+}
+
+/* A cold model: what its pages cost. Against the server's usual speed, or, where that is not known yet, against the
+ * fastest part of this prompt. */
+static int64_t cold_us(const struct hearth_report *report) {
+    const double usual =
+        report->prefill_us_per_token > 0 ? report->prefill_us_per_token : (double)report->best_us / 1000;
+    const double more = own_us(report) - usual * report->computed_tokens;
+    return report->faults >= COLD_FAULTS && usual > 0 && more > 0 ? (int64_t)more : 0;
+}
+
 /* One prompt token's prefill, as this request had it or, where it computed too few to tell, as the server usually has.
  */
 static double token_us(const struct hearth_report *report) {
     if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
-        return report->computed_tokens > 0 ? (double)report->prefill_us / report->computed_tokens : 0;
+        return report->computed_tokens > 0 ? (own_us(report) - (double)cold_us(report)) / report->computed_tokens : 0;
     }
     return report->prefill_us_per_token;
 }
@@ -123,7 +138,9 @@ static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_c
 
 /* The verdict of a cause that took so long; NULL: too short to be named, or there is no room. */
 static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
-    const double share = (double)us / (double)(judge->report->total_us > 0 ? judge->report->total_us : 1);
+    const struct hearth_report *report = judge->report;
+    const int64_t waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us;
+    const double share = (double)us / (double)(waited_us > 0 ? waited_us : 1);
     return us >= NAMED_US && share >= NAMED_SHARE ? name_it(judge, cause, 0, us) : NULL;
 }
 
@@ -364,13 +381,17 @@ static void judge_prompt(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const struct hearth_report_divergence *divergence = report->divergence;
     uint32_t again = judge_state(judge);
-    if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER && divergence->saved_tokens >= NAMED_TOKENS) {
+    if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER) {
         uint32_t saved = divergence->line_count > 0 ? divergence->fixed_tokens : divergence->saved_tokens;
         saved = saved < report->computed_tokens ? saved : report->computed_tokens;
-        struct hearth_verdict *verdict =
-            name_it(judge, divergence_cause(divergence->cause), saved, (int64_t)((double)saved * token_us(report)));
-        say_divergence(divergence, verdict);
-        again += saved;
+        struct hearth_verdict *verdict = saved >= NAMED_TOKENS
+                                             ? name_it(judge, divergence_cause(divergence->cause), saved,
+                                                       (int64_t)((double)saved * token_us(report)))
+                                             : NULL;
+        if (verdict != NULL) {
+            say_divergence(divergence, verdict);
+            again += saved;
+        }
     }
     judge_new(judge, again);
 }
@@ -390,9 +411,9 @@ static void say_wait(const struct hearth_report *report, enum hearth_wait wait, 
     (void)duration(us, time);
     switch (wait) {
     case HEARTH_WAIT_LANE:
-        (void)snprintf(to->text, sizeof to->text, "it waited %s for a lane, behind %u other request%s%s%s", time,
-                       behind, behind == 1 ? "" : "s", named ? ": when it came there were " : "",
-                       named ? report->ahead : "");
+        (void)snprintf(to->text, sizeof to->text, "it waited %s for a lane, behind %u other request%s%s%s%s", time,
+                       behind, behind == 1 ? "" : "s", named ? " (when it came: " : "", named ? report->ahead : "",
+                       named ? ")" : "");
         break;
     case HEARTH_WAIT_PREFIX:
         (void)snprintf(
@@ -432,6 +453,9 @@ static void judge_waits(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
         int64_t us = report->wait_us[wait];
+        if (wait == HEARTH_WAIT_BATCH) {
+            continue; /* it belongs to what is computed beside it */
+        }
         if (wait == HEARTH_WAIT_DISK && report->disk_tokens > 0) {
             us += report->restore_us;
         }
@@ -450,10 +474,38 @@ static void judge_times(struct judge *judge) {
         (void)snprintf(verdict->text, sizeof verdict->text, "reading, rendering and tokenising the request took %s",
                        duration(report->prepare_us, time));
     }
-    if (report->generated_tokens >= LONG_TOKENS && report->decode_us * 2 > report->total_us &&
-        (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, report->decode_us)) != NULL) {
+    const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
+    verdict = by_time(judge, HEARTH_VERDICT_SHARED, batch_us + report->beside_us + report->reply_beside_us);
+    if (verdict != NULL) {
+        char prompt[32], reply[32];
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
+            "computed, %s of its reply's time",
+            duration(batch_us, time), duration(report->beside_us, prompt), duration(report->reply_beside_us, reply));
+    }
+    if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "%s pages were read from disk while its prompt was computed: the model was not in RAM, which took "
+            "%s",
+            count((uint64_t)report->faults, tokens), duration(verdict->lost_us, time));
+    }
+    if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us)) != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "the request itself took %s to arrive: %s bytes after its head", duration(report->read_us, time),
+                       count(report->sent_bytes, tokens));
+    }
+    if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_READER, report->unread_us)) != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "for %s of the reply's time the client, or the network to it, had not taken what was written",
+                       duration(report->unread_us, time));
+    }
+    const int64_t reply_us = report->decode_us - report->reply_beside_us - report->wait_us[HEARTH_WAIT_PREEMPTED];
+    if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us &&
+        (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, reply_us)) != NULL) {
         (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens, which took %s",
-                       count(report->generated_tokens, tokens), duration(report->decode_us, time));
+                       count(report->generated_tokens, tokens), duration(reply_us, time));
     }
 }
 

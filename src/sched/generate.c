@@ -170,6 +170,7 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     task->prefilled = true;
     task->first_us = task->last_us = hearth_service_now_us(service);
     task->receipt.prefill_us = task->first_us - task->started_us;
+    task->receipt.faults = hearth_service_faults() - task->faults;
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PREFILLED);
     if (!event) {
         return false;

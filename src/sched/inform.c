@@ -5,8 +5,9 @@
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#define DECODE_TPS 2.0  /* a reader sees the reply go on */
-#define PEEK_US 1000000 /* how long the estimate of a waiting prompt holds */
+#define DECODE_TPS 2.0     /* a reader sees the reply go on */
+#define BEST_MIN_TOKENS 32 /* smaller shares say little about a speed */
+#define PEEK_US 1000000    /* how long the estimate of a waiting prompt holds */
 
 /* Tokens that a lane has computed in idle time. */
 static void count_idle(struct hearth_service *service, int lane, int32_t tokens, double each_us) {
@@ -16,6 +17,24 @@ static void count_idle(struct hearth_service *service, int lane, int32_t tokens,
     }
 }
 
+/* What a batch of `all` tokens was to a task: its own work, or that of others. */
+static void note_beside(const struct hearth_service *service, struct hearth_task *task, int32_t share, int32_t all,
+                        double each_us, int64_t us) {
+    struct hearth_receipt *receipt = &task->receipt;
+    const double own_us = share * each_us;
+    if (!task->prefilled) {
+        const int64_t thousand_us = (int64_t)(each_us * 1000);
+        receipt->beside_us += own_us < (double)us ? us - (int64_t)own_us : 0;
+        if (share >= BEST_MIN_TOKENS && (receipt->best_us == 0 || thousand_us < receipt->best_us)) {
+            receipt->best_us = thousand_us;
+        }
+        return;
+    }
+    /* Single batches take longer and shorter than they do on average: the sum of both counts. */
+    const double alone_us = share > 0 && share < all ? hearth_pace_decode_us(&service->pace, share) : -1;
+    receipt->reply_beside_us += alone_us >= 0 ? us - (int64_t)alone_us : 0;
+}
+
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
                            int32_t prefill_tokens, int64_t us) {
     double decode_us, prefill_us;
@@ -23,6 +42,10 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     hearth_pace_split(&service->pace, decode_tokens, prefill_tokens, us, &decode_us, &prefill_us);
     for (uint32_t i = 0; i < service->lanes; i++) {
         bool prefills = hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
+        if (service->on_lane[i]) {
+            note_beside(service, service->on_lane[i], shares[i], decode_tokens + prefill_tokens,
+                        prefills ? prefill_us : decode_us, us);
+        }
         if (shares[i] > 0) {
             hearth_step_charge(service->step, (int)i, shares[i] * (prefills ? prefill_us : decode_us));
             count_idle(service, (int)i, shares[i], prefill_us);

@@ -158,6 +158,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
         task->ahead = computed;
     }
     task->persisted = computed;
+    task->faults = task->admitted && task->preemptions > 0 ? task->faults : hearth_service_faults();
     task->preempted_at = 0;
     task->waits_for_ended = 0;
     task->waited_us += now_us - task->queued_us;

@@ -39,7 +39,9 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     task->next = service->tasks;
     service->tasks = task;
     task->firsts = service->firsts;
+    uint32_t busy = 0;
     for (uint32_t i = 0; i < service->lanes; i++) {
+        busy += service->on_lane[i] != NULL;
         task->busy_then += service->on_lane[i] && !hearth_task_is_prefetch(service->on_lane[i]);
     }
     if (!hearth_task_is_idle(task)) {
@@ -51,7 +53,12 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     }
     if (!hearth_task_queue(service, task, task->submitted_us)) {
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+        return;
     }
+    if (busy < service->lanes) {
+        task->wait = HEARTH_WAIT_BATCH; /* until now: tasks are taken between two batches */
+    }
+    hearth_task_wait(service, task, HEARTH_WAIT_LANE, hearth_service_now_us(service));
 }
 
 static void cancel_task(struct hearth_service *service, struct hearth_task *task) {

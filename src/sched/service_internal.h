@@ -90,6 +90,7 @@ struct hearth_task {
     int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
     int32_t ahead;                            /* positions that were captured on the way, in whole pages */
     int32_t preempted_at;                     /* positions it had when it was preempted last */
+    int64_t faults;                           /* of the process, when it got its first lane */
     int64_t preempt_cost_us;                  /* what capturing them has taken */
     bool waits;                               /* it has no lane */
     enum hearth_wait wait;                    /* for what, while it does */
@@ -201,6 +202,8 @@ void hearth_service_batch_spans(const struct hearth_service *service, const int3
                                 int64_t begun_us, int64_t ended_us);
 void hearth_service_restore_span(int lane, const struct hearth_restore *restored, int64_t begun_us);
 void hearth_service_lane_span(const struct hearth_task *task);
+/* Pages that the process has had to read from disk: of its model, as a rule. */
+int64_t hearth_service_faults(void);
 /* The time since `real_us` (the real clock) went into sampling. */
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
 /* The time since `start_us` (the engine's clock) and `real_us` went into capturing. */

@@ -8,6 +8,8 @@
 #include "base/spans.h"
 #include "sched/service_internal.h"
 
+#include <sys/resource.h>
+
 #define CAPTURE_SPAN_US 20 /* shorter ones had nothing to do */
 
 void hearth_service_batch_spans(const struct hearth_service *service, const int32_t *shares, size_t tokens,
@@ -48,6 +50,11 @@ void hearth_service_lane_span(const struct hearth_task *task) {
                                           .begun_us = task->lane_us,
                                           .ended_us = hearth_clock_us(),
                                           .args = {{"task", task->id}, {"tokens", (int64_t)task->tokens.n}}});
+}
+
+int64_t hearth_service_faults(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_majflt : 0;
 }
 
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {

@@ -19,6 +19,9 @@ const char *hearth_cause_help(enum hearth_cause cause) {
     return texts[cause][1];
 }
 
+/* Behind lines that differ: less is what every template prints between two messages. */
+#define WORTH_BYTES 64
+
 struct sides {
     const struct hearth_said *then;
     struct hearth_message *const *now;
@@ -84,7 +87,11 @@ static bool line_differs(const struct hearth_transcript_fork *fork, const struct
                          const struct hearth_message *message) {
     struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
     char *then;
-    bool found = hearth_diagnose_lines(fork, prompt, changes, &then) > 0;
+    size_t alike = 0;
+    for (size_t n = hearth_diagnose_lines(fork, prompt, changes, &then); n > 0; n--) {
+        alike += changes[n - 1].alike;
+    }
+    bool found = alike >= WORTH_BYTES;
     if (found && changes[0].now != NULL) { /* a template may have put something in front of it, or behind it */
         const char *end = strchr(message->content, '\n');
         const size_t first = end != NULL ? (size_t)(end - message->content) : message->content_len;

@@ -6,6 +6,7 @@ All against the sim engine, whose speed is known: a prompt token takes a millise
 import json
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -196,7 +197,7 @@ def test_queued(sim):
     _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
     first.join()
     assert cause(report) == "queued"
-    assert "behind 1 other request: when it came there were 1 of test-agent/1.0" in report["verdicts"][0]["text"]
+    assert "behind 1 other request (when it came: 1 of test-agent/1.0)" in report["verdicts"][0]["text"]
     assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["waits_ms"]["lane"], rel=0.01)
     parts_add_up(report)
 
@@ -269,6 +270,58 @@ def test_preempted(sim):
     assert preempted and preempted[0]["lost_ms"] == pytest.approx(slow["waits_ms"]["preempted"], rel=0.01)
     parts_add_up(slow)
     parts_add_up(quick)
+
+
+def test_others_computed_at_the_same_time():
+    """A long prompt beside a reply: both take longer, and both are told of it."""
+    with serve("--engine", "sim", "-np", "2", "-c", "16384") as server:
+        ask(server, [user("Learn how fast a reply is.")], max_tokens=20, ignore_eos=True)
+        reply, prompt = together(lambda: ask(server, [user("Tell me something.")], max_tokens=60, ignore_eos=True),
+                                 lambda: ask(server, [user(FIRST + RULES)], max_tokens=2))
+        shared = {verdict["cause"]: verdict for verdict in reply["verdicts"]}["shared"]
+        assert shared["lost_ms"] == pytest.approx(reply["ms"]["beside"], rel=0.01)
+        alone = ask(server, [user("Tell me another thing.")], max_tokens=60, ignore_eos=True)[1]
+        assert shared["lost_ms"] == pytest.approx(reply["ms"]["total"] - alone["ms"]["total"], rel=0.15)
+    parts_add_up(prompt)
+
+
+def by_hand(server, head, rest, wait, read):
+    """A request whose body comes `wait` seconds after its head, and whose answer `read` takes from the socket."""
+    body = json.dumps(rest).encode()
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    connection.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                        f"Connection: close\r\n{head}Content-Length: {len(body)}\r\n\r\n").encode())
+    connection.sendall(body[:10])
+    time.sleep(wait)
+    connection.sendall(body[10:])
+    answer = read(connection)
+    connection.close()
+    return kept(server, re.search(rb"(?i)x-request-id: (\S+)", answer)[1].decode())
+
+
+def read_all(connection):
+    answer = b""
+    while more := connection.recv(65536):
+        answer += more
+    return answer
+
+
+def test_a_slow_upload(sim):
+    report = by_hand(sim, "", {"messages": [user("Slowly.")], "max_tokens": 2}, 1, read_all)
+    assert cause(report) == "slow_upload", report
+    assert report["verdicts"][0]["lost_ms"] == pytest.approx(1000, abs=300)
+
+
+def test_a_client_that_reads_slowly(sim):
+    def read_late(connection):
+        time.sleep(2)
+        return read_all(connection)
+    report = by_hand(sim, "", {"messages": [user("Tell me all.")], "max_tokens": 120, "ignore_eos": True, "stream": True,
+                               "logprobs": True, "top_logprobs": 5, "temperature": 0}, 0, read_late)
+    slow = {verdict["cause"]: verdict for verdict in report["verdicts"]}["slow_reader"]
+    assert 1000 < slow["lost_ms"] <= report["ms"]["total"]
 
 
 def test_a_long_reply(sim):

@@ -158,10 +158,11 @@ static void state_that_is_gone_is_told_with_its_size(void **state) {
 
 static void waits_are_told_by_what_was_waited_for(void **state) {
     static const char *const names[HEARTH_WAIT_COUNT] = {
-        [HEARTH_WAIT_LANE] = "queued",          [HEARTH_WAIT_PREFIX] = "same_prefix",
-        [HEARTH_WAIT_CELLS] = "short_of_cells", [HEARTH_WAIT_DISK] = "slow_disk",
-        [HEARTH_WAIT_SCAN] = "scanning",        [HEARTH_WAIT_PREEMPTED] = "preempted",
-        [HEARTH_WAIT_STORE] = "slow_store",     [HEARTH_WAIT_WORKER] = "workers"};
+        [HEARTH_WAIT_BATCH] = "shared",        [HEARTH_WAIT_LANE] = "queued",
+        [HEARTH_WAIT_PREFIX] = "same_prefix",  [HEARTH_WAIT_CELLS] = "short_of_cells",
+        [HEARTH_WAIT_DISK] = "slow_disk",      [HEARTH_WAIT_SCAN] = "scanning",
+        [HEARTH_WAIT_PREEMPTED] = "preempted", [HEARTH_WAIT_STORE] = "slow_store",
+        [HEARTH_WAIT_WORKER] = "workers"};
     (void)state;
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
         struct hearth_report report = good();
@@ -176,8 +177,8 @@ static void waits_are_told_by_what_was_waited_for(void **state) {
     report.behind = 7;
     report.ahead = "6 of codex/1.0 (session night), 1 of others";
     assert_string_equal(first_is(&report, "queued").text,
-                        "it waited 2.5 s for a lane, behind 7 other requests: when it came there were 6 of codex/1.0 "
-                        "(session night), 1 of others");
+                        "it waited 2.5 s for a lane, behind 7 other requests (when it came: 6 of codex/1.0 "
+                        "(session night), 1 of others)");
     report = good();
     report.wait_us[HEARTH_WAIT_CELLS] = 2500000;
     report.total_us += 2500000;
