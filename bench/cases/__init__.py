@@ -19,6 +19,7 @@ from . import (
     speculation,
     throughput,
     tool_turns,
+    watched,
 )
 
 ALL = [
@@ -28,6 +29,7 @@ ALL = [
         long_context,
         restart,
         tool_turns,
+        watched,
         evict,
         parallel,
         sessions,

@@ -1,0 +1,101 @@
+"""What it costs to be watched: the same replies from a server that is, and from one that is not."""
+
+import contextlib
+import http.client
+import os
+import tempfile
+import threading
+import time
+
+from lib import stats
+from lib.case import HEARTH, Case, Cell, Measure
+from lib.text import Text
+
+from .hearth_only import cpu_us
+
+OFF = ("--keep-requests", "0", "--no-metrics", "--no-slots", "--log-level", "error")
+
+
+@contextlib.contextmanager
+def page(port):
+    """The stream that the page in a browser keeps open, and reads."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/events")
+    response = connection.getresponse()
+    if response.status != 200:
+        raise RuntimeError(f"GET /events: {response.status}")
+
+    def read():
+        with contextlib.suppress(OSError, ValueError, AttributeError, http.client.HTTPException):
+            while response.read1(65536):
+                pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    yield
+    connection.close()
+
+
+class Watched(Case):
+    """A server that is watched
+
+    Two servers of one model, each halted while the other one replies, in turns: 48 tokens to a prompt of 300, with
+    `--trace` and without it (*trace*); and with everything that tells of a server (the page's stream open, the last
+    requests, histograms, the log at its usual level, `--trace`) against none of it (*all*). The ratio is the middle over
+    pairs of replies, one right after the other, of tokens a second. That is at the mercy of the machine; so beside it
+    stands the processor time of all threads that do not compute, while a server replies, as a share of one core.
+    """
+    name, group = "watched", "cost"
+    in_record = False
+    servers, classes = (HEARTH,), ("pages",)
+    rounds, quick_rounds = (1, 3), (1, 1)
+    measures = {"decode": Measure("decode, watched over not watched", "times", True, compared=False, digits=3),
+                "pairs": Measure("pairs", compared=False, digits=0),
+                "speed": Measure("decode, not watched", "tokens/s", True, compared=False),
+                "others": Measure("other threads, watched", "% of a core", compared=False, digits=2),
+                "others_off": Measure("other threads, not watched", "% of a core", compared=False, digits=2)}
+
+    def cells(self, plan):
+        return [Cell("pages", 1, variant) for variant in ("trace", "all")]
+
+    @staticmethod
+    def _decode(plan, running, number):
+        """(tokens per second, share of a core that the threads take which do not compute)"""
+        before, begun_s = cpu_us(running.process.pid), time.monotonic()
+        reply = running.client.chat([{"role": "user", "content": Text("watched", number).words(220)}], 48,
+                                    ignore_eos=True)
+        took_us = 1e6 * (time.monotonic() - begun_s)
+        spent = sorted(spent - before.get(thread, 0) for thread, spent in cpu_us(running.process.pid).items())
+        return (reply.timings["predicted_n"] / reply.timings["predicted_ms"] * 1000,
+                sum(spent[:-plan.threads]) / took_us)
+
+    def round(self, plan, cell, kind, number, running=None):
+        pairs = plan.pick(40, 8)
+        found, shares = [], []
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            flags = {True: ["--trace", os.path.join(folder, "trace.json")],
+                     False: list(OFF) if cell.variant == "all" else []}
+            servers = {watched: stack.enter_context(plan.start(kind, cell, 4096, 64, flags[watched]))
+                       for watched in (True, False)}
+            if cell.variant == "all":
+                stack.enter_context(page(servers[True].port))
+            for watched, running in servers.items():
+                self._decode(plan, running, "warm")
+                running.halt()
+            for pair in range(pairs):
+                speed, share = {}, {}
+                for watched in (True, False) if pair % 2 else (False, True):
+                    servers[watched].resume()
+                    speed[watched], share[watched] = self._decode(plan, servers[watched], pair)
+                    servers[watched].halt()
+                found.append((speed[True], speed[False]))
+                shares.append((share[True], share[False]))
+            for running in servers.values():
+                running.resume()
+        return {"values": {"decode": stats.middle_ratio(found), "pairs": pairs,
+                           "speed": stats.median([off for _, off in found]),
+                           "others": 100 * stats.median([on for on, _ in shares]),
+                           "others_off": 100 * stats.median([off for _, off in shares])}}
+
+
+CASES = [Watched()]
