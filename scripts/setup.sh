@@ -3,7 +3,8 @@
 #
 #   scripts/setup.sh          compilers, build tools, libraries
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
-#   scripts/setup.sh prometheus  likewise, and the Prometheus that tests/client/test_prometheus.py runs
+#   scripts/setup.sh servers  likewise, and Redis, HAProxy and Prometheus, which tests run on ports of their own; the
+#                             services that come with the packages are not started
 #   scripts/setup.sh format   likewise, and the clang-format that `make lint` runs
 #   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
 #
@@ -50,7 +51,6 @@ need libseccomp-dev has_lib libseccomp
 need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl
-need redis-tools has redis-check-rdb # of tests: it is redis-server, too, without a service that starts by itself
 llvm_tools() { has llvm-profdata && has llvm-cov; }
 clang_runs() { # with libFuzzer, AddressSanitizer and counters
     has clang && has clang++ && printf 'int LLVMFuzzerTestOneInput(void) { return 0; }\n' |
@@ -66,8 +66,11 @@ need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
 browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }
 [ "${1:-}" != browser ] || need chromium browser
-# Of tests; where systemd runs, Debian's package starts a server on port 9090, too.
-[ "${1:-}" != prometheus ] || need prometheus has promtool
+if [ "${1:-}" = servers ]; then
+    need redis-tools has redis-check-rdb # the same program as redis-server, without a service
+    need haproxy has haproxy
+    need prometheus has promtool
+fi
 
 [ -n "$missing" ] || exit 0
 
@@ -85,5 +88,5 @@ if [ "$(id -u)" != 0 ]; then
 fi
 say "installing with apt:$missing"
 $root apt-get update -q >&2 || say "apt-get update failed; trying with the lists that are there"
-$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2 ||
+$root env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 RUNLEVEL=1 apt-get install -y -q --no-install-recommends $missing >&2 ||
     die "apt could not install:$missing"

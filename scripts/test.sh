@@ -69,7 +69,7 @@ else
     else
         c_tests "$@"
     fi
-    scripts/setup.sh prometheus || say "no prometheus: its tests are left out"
+    scripts/setup.sh servers || say "no Redis, HAProxy or Prometheus: their tests are left out"
     scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
     HEARTH_PROGRAMS=$(scripts/programs.sh all) || { wait; die "the agents of the client tests could not be installed"; }

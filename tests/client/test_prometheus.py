@@ -1,6 +1,6 @@
 """contrib/grafana and contrib/prometheus against Prometheus itself: rules, their tests, the configuration, /metrics; and
 every expression of the board and of the rules against a hearth that is scraped. Left out where Prometheus is not
-installed (scripts/setup.sh prometheus)."""
+installed (scripts/setup.sh servers)."""
 
 import json
 import math
