@@ -399,5 +399,6 @@ void hearth_access_log_job(const struct hearth_job *job) {
         hearth_request_spans_put(job, &report);
     }
     hearth_figures_add(&job->api->figures, &report, class_of(job));
+    hearth_trend_add(&job->api->trend, &report, hearth_clock_unix() / 60);
     learn_rates(job->api, &report);
 }

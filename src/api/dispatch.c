@@ -100,6 +100,7 @@
     X("GET", "/requests", hearth_requests_list, NULL, 0)                                                            \
     X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
     X("GET", "/events", hearth_feed_get, NULL, STREAM)                                                              \
+    X("GET", "/trends", hearth_feed_trends_get, NULL, ADMIN)                                                        \
     X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
@@ -234,6 +235,7 @@ static void on_tick(void *user) {
     }
     hearth_idle_tick(api->idle, now_us);
     hearth_feed_tick(api);
+    hearth_feed_count(api);
     hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
     if (api->trim_due) {
         api->trim_due = false;

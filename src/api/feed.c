@@ -214,3 +214,17 @@ void hearth_feed_tick(struct hearth_api *api) {
     hearth_buf_finish(&text);
     api->events.told = api->ring != NULL ? hearth_ring_added(api->ring) : 0;
 }
+
+/* ---- trends ---- */
+
+void hearth_feed_count(struct hearth_api *api) {
+    struct hearth_service_stats stats;
+    hearth_service_stats(api->service, &stats);
+    hearth_trend_count(&api->trend, stats.evicted_pages + stats.evicted_snapshots, stats.preemptions + stats.yields,
+                       hearth_clock_unix() / 60);
+}
+
+void hearth_feed_trends_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    json_t *minutes = hearth_trend_json(&api->trend, hearth_clock_unix() / 60);
+    hearth_api_json_respond(exchange, 200, json_pack("{s:s, s:o}", "object", "list", "data", minutes));
+}

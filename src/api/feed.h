@@ -9,4 +9,9 @@ void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchan
 /* Once a second, and when the server begins to end: tells what has changed, or ends the streams. */
 void hearth_feed_tick(struct hearth_api *api);
 
+/* Once a second: what counters have gained belongs to this minute. */
+void hearth_feed_count(struct hearth_api *api);
+/* GET /trends: the last hour, minute by minute. */
+void hearth_feed_trends_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+
 #endif

@@ -28,6 +28,7 @@
 #include "base/memory.h"
 #include "http/server.h"
 #include "report/figures.h"
+#include "report/trend.h"
 #include "session/json_memory.h"
 #include "session/store.h"
 
@@ -118,6 +119,7 @@ struct hearth_api {
         struct hearth_http_work end;
     } events;
     size_t cache_bytes;            /* of the service */
+    struct hearth_trend trend;     /* likewise */
     struct hearth_figures figures; /* the loop's, as the next three */
     uint32_t snapshot_interval;    /* of the service */
     bool keep_texts;               /* with the texts where prompts parted */

@@ -523,10 +523,236 @@ function requestView(main, query, id) {
   return { title: "Request", under: "recent" };
 }
 
+// ---------------------------------------------------------------- Conversations
+
+/** Sessions in the order of a tree: what was forked stands below what it was forked from. */
+function tree(sessions) {
+  const below = new Map();
+  for (const one of sessions) {
+    const parent = one.metadata?.forked_from, known = parent !== one.id && sessions.some((other) => other.id === parent);
+    const at = known ? parent : "";
+    below.set(at, [...(below.get(at) || []), one]);
+  }
+  const rows = [], seen = new Set();
+  const walk = (parent, depth) => {
+    for (const one of below.get(parent) || []) {
+      if (seen.has(one.id)) continue;
+      seen.add(one.id);
+      rows.push({ ...one, depth });
+      walk(one.id, depth + 1);
+    }
+  };
+  walk("", 0);
+  for (const one of sessions) if (!seen.has(one.id)) rows.push({ ...one, depth: 0 });
+  return rows;
+}
+
+function conversationsView(main) {
+  const body = h("tbody"), note = h("p.empty"), said = h("p", { role: "status" });
+  const path = (name) => "/v1/sessions/" + encodeURIComponent(name);
+  const table = h("table.tree", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Conversation", "Turns", "Tokens", "Used",
+    "State", ""].map((text, i) => h("th" + (i === 1 || i === 2 ? ".num" : ""), { scope: "col" }, text || h("span.hidden", {}, "Actions"))))), body);
+  main.append(h("section", { "aria-label": "Conversations" }, h("header", {}, h("h1", {}, "Conversations"), said),
+    h(".card", {}, table, note)));
+  let closed = false;
+
+  const act = (text, label, run) => h("button", { type: "button", "aria-label": label, onclick: run }, text);
+  async function warm(one, button) {
+    button.disabled = true;
+    set(said, `bringing ${one.id} back …`);
+    try {
+      const answer = await send(path(one.id) + "/warm", "POST"), receipt = answer.hearth;
+      set(said, receipt ? `${one.id}: ${count(receipt.reused.live + receipt.reused.ram + receipt.reused.disk)} tokens were there, ${count(receipt.computed)} were computed`
+        : `${one.id} has no tokens yet`);
+    } catch (error) { set(said, error.message); }
+    button.disabled = false;
+    load();
+  }
+  function fork(one) {
+    dialog("Fork " + one.id, [h("p.note", {}, "Another conversation that begins where this one stands. Nothing is copied or computed."),
+      h("label", {}, "Name", h("input", { name: "name", required: true, ".value": one.id + "-fork" }))], "Fork", async (form) => {
+      const name = form.elements.name.value.trim();
+      await send(path(one.id) + "/fork", "POST", { name });
+      load();
+    });
+  }
+  function remove(one) {
+    dialog("Delete " + one.id + "?", [h("p", {}, `Its ${plural(one.turns, "turn")} are gone for good, and its state in RAM and on disk as far as no other conversation begins alike.`)],
+      "Delete", async () => { await send(path(one.id), "DELETE"); load(); });
+  }
+
+  function stateOf(one) {
+    const state = one.state;
+    if (!state) return h("span.soft", {}, "–");
+    const parts = [["live", "in the engine"], ["ram", "in RAM"], ["disk", "on disk"]].filter(([name]) => state[name] > 0);
+    const there = sum(parts, ([name]) => state[name]), rest = Math.max(0, one.tokens - there);
+    return [h("p", {}, parts.map(([name, text]) => `${count(state[name])} ${text}`).concat(rest ? [`${count(rest)} nowhere`] : []).join(", ")),
+      segments(h(".bar.slim", { "aria-hidden": "true" }), [["reused", there], ["computed", rest]], one.tokens)];
+  }
+
+  async function load() {
+    let sessions;
+    try { sessions = (await get("/v1/sessions?limit=200")).data; } catch (error) { set(note, error.message); return; }
+    if (closed) return;
+    table.hidden = sessions.length === 0;
+    note.hidden = sessions.length > 0;
+    set(note, "No conversation has a name yet: requests name one with session_id, and so does Chat.");
+    sync(body, tree(sessions), (one) => one.id, () => h("tr"), (row, one) => renew(row, one, () => [
+      h("td.wide", {}, h(".name", {}, one.depth ? h("span.fork", { "aria-label": "fork" }, "\u00a0\u00a0\u00a0".repeat(one.depth - 1) + "└") : null,
+        h("a", { href: "#chat/" + encodeURIComponent(one.id) }, h("b", {}, one.id)))),
+      h("td.num", { "data-name": "turns" }, count(one.turns)), h("td.num", { "data-name": "tokens" }, one.tokens ? count(one.tokens) : "–"),
+      h("td", { "data-name": "used" }, ago(one.last_used_at)), h("td.wide", {}, stateOf(one)),
+      h("td.wide", {}, h(".acts", {}, act("Fork", "Fork " + one.id, () => fork(one)),
+        act("Warm", "Warm " + one.id, (event) => warm(one, event.currentTarget)), act("Delete", "Delete " + one.id, () => remove(one))))]));
+  }
+  load();
+  let seen = server.requests.size;
+  return { title: "Conversations", close() { closed = true; }, update() { if (server.requests.size !== seen) { seen = server.requests.size; load(); } } };
+}
+
+// ---------------------------------------------------------------- Trends
+
+const PLOT = { width: 600, height: 150 };
+
+/** A chart of one or two lines, or of boxes, over the minutes. `of`: a function per line, null where there is nothing. */
+function chart(title, minutes, of, show, names, boxes) {
+  const top = Math.max(1e-9, ...minutes.flatMap((minute) => of.map((one) => one(minute) || 0))) * 1.05;
+  const x = (i) => i * PLOT.width / (minutes.length - 1), y = (value) => PLOT.height * (1 - value / top);
+  const svg = s("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  for (const part of [0, 0.5, 1]) svg.append(s("line", { class: "grid", x1: 0, x2: PLOT.width, y1: part * PLOT.height, y2: part * PLOT.height, "vector-effect": "non-scaling-stroke" }));
+  of.forEach((one, line) => {
+    const points = minutes.map((minute, i) => [x(i), one(minute)]).filter(([, value]) => value !== null);
+    if (boxes) {
+      for (const [at, value] of points) if (value > 0) svg.append(s("rect", { class: "box", x: Math.max(0, at - 4), width: 8, y: y(value), height: PLOT.height - y(value) }));
+      return;
+    }
+    const path = points.map(([at, value], i) => `${i ? "L" : "M"}${at.toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    if (points.length === 1) svg.append(s("rect", { class: "box", x: points[0][0] - 3, width: 6, y: y(points[0][1]) - 2, height: 4 }));
+    if (line === 0 && points.length > 1) svg.append(s("path", { class: "area", d: `${path}L${points.at(-1)[0]} ${PLOT.height}L${points[0][0]} ${PLOT.height}Z` }));
+    svg.append(s("path", { class: line ? "two-nd" : "one", d: path, "vector-effect": "non-scaling-stroke" }));
+  });
+  const told = (minute) => `${clock(minute.at * 1000).slice(0, 5)}: ` + of.map((one, i) => `${names[i]} ${one(minute) === null ? "–" : show(one(minute))}`).join(", ");
+  const last = [...minutes].reverse().find((minute) => of[0](minute) !== null) || minutes.at(-1), out = h("output", {}, told(last));
+  const plot = h(".plot", { onpointermove: (event) => {
+    const box = svg.getBoundingClientRect(), at = Math.round((event.clientX - box.left) / box.width * (minutes.length - 1));
+    set(out, told(minutes[Math.max(0, Math.min(minutes.length - 1, at))]));
+  }, onpointerleave: () => set(out, told(last)) }, h("span.top", {}, show(top / 1.05)), svg);
+  return h("figure.card.chart", {}, h("figcaption", {}, h("h2", {}, title), out), plot, h(".axis", { "aria-hidden": "true" }, h("span", {}, "an hour ago"), h("span", {}, "now")));
+}
+
+function trendsView(main) {
+  const charts = h(".charts"), note = h("p.card.empty", { ".hidden": true });
+  main.append(h("section", { "aria-label": "Trends" }, h("header", {}, h("h1", {}, "The last hour"), h("p", {}, "by minute, since the server was started")), note, charts));
+  const some = (of) => (minute) => minute.requests ? of(minute) : null;
+  async function load() {
+    let minutes;
+    try { minutes = (await get("/trends")).data; } catch (error) { note.hidden = false; set(note, "Trends are about all requests of the server: " + error.message); return; }
+    if (charts.shows === JSON.stringify(minutes)) return;
+    charts.shows = JSON.stringify(minutes);
+    charts.replaceChildren(
+      chart("Time to the first token", minutes, [some((one) => one.ttft_p99_ms), some((one) => one.ttft_p50_ms)], time, ["slowest of a hundred", "median"]),
+      chart("Prompt tokens reused", minutes, [some((one) => 100 * (one.prompt_tokens - one.computed_tokens) / Math.max(1, one.prompt_tokens))], (value) => Math.round(value) + " %", ["reused"]),
+      chart("Requests", minutes, [(one) => one.requests], (value) => count(value), ["requests"], true),
+      chart("Evictions", minutes, [(one) => one.evictions], (value) => count(value), ["pages and snapshots"], true),
+      chart("Preemptions", minutes, [(one) => one.preemptions], (value) => count(value), ["requests"], true));
+  }
+  load();
+  let seconds = 0;
+  const timer = setInterval(() => { if (!document.hidden && ++seconds % 5 === 0) load(); }, 1000);
+  return { title: "Trends", close: () => clearInterval(timer) };
+}
+
+// ---------------------------------------------------------------- Chat
+
+function receiptOf(answer, ttft) {
+  const receipt = answer.hearth, speed = answer.timings?.predicted_per_second;
+  if (!receipt) return [];
+  const reused = receipt.reused, there = reused.live + reused.ram + reused.disk;
+  const parts = [["live", "from the engine"], ["ram", "from RAM"], ["disk", "from disk"]].filter(([name]) => reused[name] > 0);
+  return [segments(h(".bar", { "aria-hidden": "true" }), [["reused", there], ["computed", receipt.computed]], there + receipt.computed),
+    h("span", {}, `reused ${count(there)}${parts.length ? " (" + parts.map(([name, text]) => (parts.length > 1 ? count(reused[name]) + " " : "") + text).join(", ") + ")" : ""}, computed ${count(receipt.computed)}`),
+    h("span", {}, `first token ${time(ttft)}`), speed ? h("span", {}, `${count(speed)} tokens/s`) : null].filter(Boolean);
+}
+
+function chatView(main, query, name) {
+  const turns = h(".turns", { "aria-live": "off" }), said = h("p.hidden", { role: "status" });
+  const box = h("textarea", { "aria-label": "Message", rows: 2, onkeydown: (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
+  } });
+  const names = h("datalist", { id: "names" }), session = h("input", { list: "names", ".value": name, onchange: begin });
+  const button = h("button.main", { type: "submit" }, "Send");
+  const form = h("form.card.say", { onsubmit: (event) => { event.preventDefault(); if (running) running.abort(); else say(); } }, box,
+    h(".row", {}, h("label", {}, "Session (empty: none)", session, names), h("span.note", {}, "Enter sends, Shift+Enter begins a line"), button));
+  main.append(h("h1.hidden", {}, "Chat"), h(".chat", {}, turns, said, form));
+  let history = [], running = null;
+
+  function add(role, text) {
+    const body = h(".said", {}, text);
+    const turn = h(".turn." + role, {}, h("span.hidden", {}, role === "user" ? "You:" : "The model:"), body);
+    turns.append(turn);
+    return { turn, body };
+  }
+
+  async function begin() {
+    const of = session.value.trim();
+    history = [];
+    turns.replaceChildren();
+    if (!of) { turns.append(h("p.soft", {}, "A message to the model. With a session the server keeps the conversation, and this page sends only what is new.")); return; }
+    try {
+      const items = (await get(`/v1/conversations/${encodeURIComponent(of)}/items?limit=100&order=asc`)).data;
+      if (session.value.trim() !== of) return;
+      for (const item of items.filter((one) => one.type === "message" && (one.role === "user" || one.role === "assistant"))) {
+        add(item.role, (item.content || []).map((part) => part.text || "").join(""));
+      }
+      window.scrollTo(0, document.body.scrollHeight);
+    } catch { /* it begins now */ }
+  }
+
+  async function say() {
+    const text = box.value.trim(), of = session.value.trim();
+    if (!text) return;
+    if (!turns.querySelector(".turn")) turns.replaceChildren();
+    box.value = "";
+    add("user", text);
+    const { turn, body } = add("assistant", ""), thought = h("pre.text"), begun = performance.now();
+    history.push({ role: "user", content: text });
+    running = new AbortController();
+    button.textContent = "Stop";
+    let reply = "", ttft = NaN;
+    try {
+      const answer = await ask("/v1/chat/completions", { method: "POST", signal: running.signal, headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ messages: of ? [history.at(-1)] : history, stream: true, ...(of ? { session_id: of } : {}) }) });
+      for await (const data of eventsOf(answer)) {
+        if (data === "[DONE]") break;
+        const chunk = JSON.parse(data), delta = chunk.choices?.[0]?.delta || {};
+        if (chunk.error) throw new Error(chunk.error.message);
+        if (delta.reasoning_content || delta.content) ttft = Number.isNaN(ttft) ? performance.now() - begun : ttft;
+        if (delta.reasoning_content) {
+          if (!thought.isConnected) turn.insertBefore(h("details", {}, h("summary", {}, "Thinking"), thought), body);
+          thought.append(delta.reasoning_content);
+        }
+        if (delta.content) { reply += delta.content; body.append(delta.content); }
+        if (chunk.hearth) turn.append(h("p.receipt", {}, ...receiptOf(chunk, ttft)));
+        if (innerHeight + scrollY > document.body.scrollHeight - 160) window.scrollTo(0, document.body.scrollHeight);
+      }
+      set(said, "The model said: " + reply);
+    } catch (error) {
+      turn.append(h("p.bad", { role: "alert" }, running.signal.aborted ? "stopped" : error.message));
+    }
+    history.push({ role: "assistant", content: reply });
+    running = null;
+    button.textContent = "Send";
+    box.focus();
+  }
+  begin();
+  get("/v1/sessions?limit=100").then((list) => sync(names, list.data, (one) => one.id, (one) => h("option", { value: one.id })), () => {});
+  return { title: "Chat", close: () => running?.abort() };
+}
+
 // ---------------------------------------------------------------- views
 
-const VIEWS = { now: nowView, recent: recentView };
-const NAMES = { now: "Now", recent: "Recent" };
+const VIEWS = { now: nowView, recent: recentView, conversations: conversationsView, trends: trendsView, chat: chatView };
+const NAMES = { now: "Now", recent: "Recent", conversations: "Conversations", trends: "Trends", chat: "Chat" };
 let view = null;
 
 /** Shows what the address says: #now, #recent?client=x, #request/ID. */

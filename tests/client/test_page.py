@@ -183,6 +183,66 @@ def test_a_stream_ends_with_its_reader_and_with_the_server():
                 one.close()
 
 
+def test_a_conversation_is_forked_warmed_and_deleted(page):
+    with serve(*SIM) as server:
+        chat(at(server), "Hello", session_id="trip")
+        page.open(at(server) + "/#conversations")
+        page.click("Fork trip")
+        page.type("dialog input", "trip by train")
+        page.click("Fork", "dialog button")
+        page.wait("document.querySelectorAll('.tree tbody tr').length === 2")
+        assert rows(page, ".tree")[1].lstrip().startswith("└")
+        page.click("Warm trip by train")
+        page.wait("document.querySelector('main [role=status]').textContent.includes('tokens were there')")
+        page.click("Delete trip by train")
+        page.click("Delete", "dialog button")
+        page.wait("document.querySelectorAll('.tree tbody tr').length === 1")
+        names = [one["id"] for one in httpx.get(at(server) + "/v1/sessions").json()["data"]]
+        assert names == ["trip"]
+
+
+def test_chat_shows_the_receipt_and_goes_on_in_a_session(page):
+    with serve(*SIM) as server:
+        page.open(at(server) + "/#chat/walk")
+        for turn in (1, 2):
+            page.type("textarea", f"Question {turn} {HOSTILE} " + "about mountains and lakes " * 20)
+            page.press("Enter")
+            page.wait(f"document.querySelectorAll('.receipt').length === {turn}")
+        told = page.run("[...document.querySelectorAll('.receipt')].map((one) => one.innerText)")
+        assert "computed" in told[0] and "first token" in told[0] and "from the engine" in told[1]
+        page.open("about:blank")
+        page.open(at(server) + "/#chat/walk")
+        page.wait("document.querySelectorAll('.turn.user').length === 2")
+        assert "<script>" in page.text()
+        assert page.run("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_trends_have_the_hour(page):
+    with serve(*SIM) as server:
+        chat(at(server), "Hello")
+        minutes = httpx.get(at(server) + "/trends").json()["data"]
+        assert len(minutes) == 60 and sum(one["requests"] for one in minutes) == 1
+        page.open(at(server) + "/#trends")
+        page.wait("document.querySelectorAll('.chart').length === 5")
+        assert "slowest of a hundred" in page.text()
+
+
+def test_the_keyboard_is_enough(page):
+    with serve(*SIM) as server:
+        chat(at(server), "Hello")
+        page.open(at(server) + "/")
+        page.press("Tab")
+        assert page.run("document.activeElement.textContent") == "Skip to the content"
+        page.press("Tab")
+        page.press("ArrowRight")
+        assert page.run("document.activeElement.textContent") == "Recent"
+        page.press("Enter")
+        page.wait("document.querySelectorAll('.recent tbody tr').length === 1")
+        assert page.run("document.querySelector('[aria-current=page]').textContent") == "Recent"
+        names = page.run("[...document.querySelectorAll('input, select, textarea')].every((one) => one.labels.length > 0)")
+        assert names
+
+
 PICTURES = os.path.join(os.path.dirname(__file__), "..", "..", "build", "screenshots")
 
 
@@ -192,15 +252,15 @@ def test_views_fit_and_have_their_pictures(page):
         threads = page_load.begin(at(server), turns=2, tokens=8)
         page.open(at(server) + "/")
         page.wait("document.querySelectorAll('.waste tbody tr').length >= 3", 90)
-        for view in ("now", "recent", "request"):
-            go = f"location.hash = '#{view}'" if view != "request" else "document.querySelector('.recent tbody a').click()"
-            page.run(go)
-            page.wait("document.querySelector('main').innerText.length > 200")
+        for view, shown in (("now", ".lane"), ("recent", ".recent a"), ("request", ".verdict"), ("conversations", ".acts"),
+                            ("trends", ".chart"), ("chat/api-cleanup", ".turn")):
+            page.run(f"location.hash = '#{view}'" if view != "request" else "document.querySelector('.recent tbody a').click()")
+            page.wait(f"document.querySelector('{shown}')")
             for width, height in ((1440, 900), (400, 800)):
                 page.size(width, height)
                 for dark in (False, True):
                     page.dark(dark)
-                    page.picture(f"{PICTURES}/{view}-{width}-{'dark' if dark else 'light'}.png")
+                    page.picture(f"{PICTURES}/{view.split('/')[0]}-{width}-{'dark' if dark else 'light'}.png")
                 assert page.run("document.documentElement.scrollWidth <= innerWidth"), (view, width)
             page.dark(False)
         for thread in threads:

@@ -193,6 +193,19 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
                                     json_string_value(turn));
 }
 
+/* A fork's metadata are those of the session, and where it was forked from, as far as there is room for it. */
+static bool note_origin(struct hearth_session *session, struct hearth_api_error *error) {
+    json_t *metadata = hearth_metadata_json(&session->metadata);
+    bool ok = metadata != NULL;
+    if (ok && (json_object_size(metadata) < 16 || json_object_get(metadata, "forked_from") != NULL)) {
+        ok = json_object_set_new(metadata, "forked_from", hearth_json_text(session->name, strlen(session->name))) == 0;
+        session->metadata.len = 0;
+        ok = ok && hearth_api_json_write(json_incref(metadata), &session->metadata);
+    }
+    json_decref(metadata);
+    return ok || hearth_api_fail_nomem(error);
+}
+
 bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
@@ -203,7 +216,7 @@ bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body
     if (!ok) {
         return false;
     }
-    ok = fork_head(job, body, &session) && read_name(job, body, name);
+    ok = fork_head(job, body, &session) && read_name(job, body, name) && note_origin(&session, &job->error);
     if (ok) {
         char *before = session.name;
         session.name = name;
