@@ -166,9 +166,11 @@ static const struct wait_reason {
     const char *word, *text, *advice;
 } wait_reasons[] = {
     {"lane", "every lane is busy", "more lanes (--parallel), fewer clients, or classes and weights"},
+    {"batch", "the batch before it", "nothing: it begins when that has been computed"},
     {"prefix", "its beginning is computed", "nothing: in a moment that is reused"},
     {"cells", "short of cells", "more --ctx-size, or less --parallel"},
     {"disk", "its state is read (disk)", "more --cache-ram, or a faster disk"},
+    {"store", "the shared store is asked", "a store that is nearer, or without --kv-remote"},
     {"scan", "the disk is looked through", "nothing: the server has just started"},
     {"preempted", "preempted for another", "another class or weight, or more lanes (--parallel)"},
     {"worker", "it is still prepared", "clients that send less at once, or a cheaper history"},

@@ -158,6 +158,22 @@ def test_names_cannot_write_to_the_terminal():
         assert len([line for line in text.splitlines() if " decode " in line]) == 1
 
 
+def test_each_wait_has_words_of_its_own():
+    """What needs another cure is another word: each that the server has in its table is told differently."""
+    with open(os.path.join(servers.REPOSITORY, "src", "cache", "receipt.h"), encoding="utf-8") as header:
+        words = re.findall(r'X\([A-Z]+, "([a-z]+)", "', header.read().split("define HEARTH_WAIT_TABLE")[1]
+                           .split("enum hearth_wait {")[0])
+    assert len(words) > 5
+    waiting = [{"request_id": f"req_{word}", "state": "queued", "wait": word, "class": "side", "waited_ms": 1000}
+               for word in words]
+    with other_server({"/props": "{}", "/slots": "[]", "/queue": json.dumps({"waiting": 1, "requests": waiting})}) as at:
+        lines = run("--url", at).stdout.splitlines()
+    header = next(line for line in lines if line.startswith(" WAITS"))
+    told = [line[header.index("WHY"):].strip() for line in lines[lines.index(header) + 1:]]
+    assert len(told) == len(words) == len(set(told)), told
+    assert not [text for text in told if "…" in text]
+
+
 # ---- on a terminal ----
 
 SEQUENCE = re.compile(r"\033\[(\??[0-9;]*)([A-Za-z])")
