@@ -7,7 +7,7 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-long bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
+.PHONY: help build run cluster test test-long bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
 
 export SAN PORT MODEL ARGS LEAST
 PREFIX ?= /usr/local
@@ -20,6 +20,9 @@ build: ## Build the program: build/hearth
 
 run: ## Build, fetch a small model, and serve it on 127.0.0.1:8080 (PORT=, MODEL=, ARGS=)
 	@scripts/run.sh
+
+cluster: ## Two boxes with a shared store behind one address, on 127.0.0.1:8000 (PORT=, MODEL=, ARGS=); needs redis, haproxy
+	@scripts/cluster.sh
 
 test: ## Build and run the tests (SAN=address or SAN=thread for sanitizers)
 	@scripts/test.sh
