@@ -14,6 +14,7 @@ import urllib.request
 
 import pytest
 
+import faulty
 from conftest import serve
 from lib import server as servers
 
@@ -180,6 +181,43 @@ def test_tools_that_change(sim, now):
         assert report["divergence"]["field"] == "tools"
     else:  # the tools were put back in the order that they were first printed in
         assert report["tokens"]["computed"] < before["tokens"]["computed"] / 4
+
+
+def test_a_template_that_rewrites(tmp_path):
+    """Thinking is printed until the next user message comes, and then left out of what stands before it."""
+    template = os.path.join(os.path.dirname(__file__), "thinking.jinja")
+    with serve("--engine", "sim", "-np", "1", "-c", "16384", "--chat-template-file", template) as server:
+        call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a"}'}}
+        history = [system(SYSTEM.format("thinking")), user(FIRST),
+                   {"role": "assistant", "reasoning_content": "I had better look at the first file of all. " * 8,
+                    "content": "", "tool_calls": [call]},
+                   {"role": "tool", "tool_call_id": "call_1", "content": RULES}]
+        reply, _ = ask(server, history, tools=tools("read_file"))
+        _, report = ask(server, [*history, reply, user("Go on.")], tools=tools("read_file"))
+    assert cause(report) == "template_rewrites", report
+    verdict = report["verdicts"][0]
+    about(verdict, report["tokens"]["computed"])
+    assert "--keep-thinking" in verdict["advice"]
+
+
+@pytest.mark.llama
+@pytest.mark.tiny
+def test_no_snapshot_there():
+    """A model with recurrent layers, and a long message that changes in its middle."""
+    model = os.path.join(servers.models_dir(), "tiny-hybrid.gguf")
+
+    def turn(*flags):
+        with serve("-m", model, "-np", "1", "-c", "16384", *flags) as server:
+            ask(server, [user(RULES + " And that is all of them.")])
+            return ask(server, [user(RULES[:-200] + " And those are not all of them.")])[1]
+    report = turn()
+    assert report["reason"] == "no_snapshot" and cause(report) == "no_snapshot", report
+    verdict = report["verdicts"][0]
+    about(verdict, report["tokens"]["matched"] - sum(report["tokens"]["reused"].values()))
+    found = re.search(r"`--snapshot-interval (\d+)` instead of 8192 would have saved ([\d,]+) tokens", verdict["advice"])
+    fixed = turn("--snapshot-interval", found[1])
+    saved = report["tokens"]["computed"] - fixed["tokens"]["computed"]
+    assert int(found[2].replace(",", "")) == pytest.approx(saved, rel=0.1), (verdict, fixed)
 
 
 def test_no_cache(sim):
@@ -394,6 +432,24 @@ def test_evicted_from_disk(tmp_path):
     assert needed <= 4
     _, report = evict("--cache-ram", "1", "--kv-disk", str(needed), "--kv-dir", str(tmp_path / "larger"), others=4)
     assert report["reason"] == "extended" and cause(report) != "evicted", report
+
+
+@pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
+def test_a_slow_disk(tmp_path):
+    """State comes back from a disk on which opening a file takes a tenth of a second."""
+    (tmp_path / "kv").mkdir()
+    faults = faulty.Faults(faulty.library(tmp_path, "faulty_fs"), tmp_path, tmp_path / "kv")
+    flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path / "kv"))
+    with serve(*flags) as server:
+        history, _ = begin(server, "slow disk")
+    with serve(*flags, env=faults.env) as server:
+        faults.set("open SLOW 1 0")
+        _, report = ask(server, [*history, user("Go on.")])
+    assert cause(report) == "slow_disk", report
+    verdict = report["verdicts"][0]
+    assert f"{report['tokens']['reused']['disk']:,} tokens from disk" in verdict["text"]
+    assert verdict["lost_ms"] == pytest.approx(report["ms"]["restore"] + report["waits_ms"].get("disk", 0), rel=0.01)
+    parts_add_up(report)
 
 
 def test_state_that_was_not_kept(tmp_path):

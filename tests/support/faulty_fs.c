@@ -14,7 +14,8 @@
  *
  * Classes are open, read, write, sync, rename, mkdir, unlink, touch (times and attributes), list (directories), stat,
  * map, lock, space (of the file system), close (which closes, and then fails), and any. Instead of an error, SHORT
- * makes reads and writes do half of what they are asked for, and the file system one block away from being full.
+ * makes reads and writes do half of what they are asked for, and the file system one block away from being full; SLOW
+ * makes a call take a tenth of a second longer.
  * Counting begins anew when the rules are read. Each call that failed adds a line with its class to
  * FAULTY_CONTROL.hits.
  *
@@ -43,6 +44,8 @@
 
 #define RULES_MAX 16
 #define SHORT (-1)
+#define SLOW (-2)
+#define SLOW_US 100000
 
 struct rule {
     char class[8];
@@ -58,10 +61,10 @@ static struct stat rules_stat;
 static const struct {
     const char *name;
     int error;
-} errors[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES},
-              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT}, {"ENFILE", ENFILE},
-              {"ELOOP", ELOOP},   {"EFBIG", EFBIG},   {"EXDEV", EXDEV},   {"EPERM", EPERM}, {"ENOLCK", ENOLCK},
-              {"EAGAIN", EAGAIN}, {"ENOSYS", ENOSYS}, {"ENODEV", ENODEV}};
+} errors[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS},  {"EACCES", EACCES},
+              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT},  {"SLOW", SLOW},
+              {"ENFILE", ENFILE}, {"ELOOP", ELOOP},   {"EFBIG", EFBIG},   {"EXDEV", EXDEV},  {"EPERM", EPERM},
+              {"ENOLCK", ENOLCK}, {"EAGAIN", EAGAIN}, {"ENOSYS", ENOSYS}, {"ENODEV", ENODEV}};
 
 static int error_named(const char *name) {
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
@@ -178,6 +181,10 @@ static bool path_watched(int dirfd, const char *path) {
 /* True when the call is to fail; errno is set. `*count`, if not NULL, is what it is asked for. */
 static bool fails(bool watched, const char *class, size_t *count) {
     int error = watched ? verdict(class) : 0;
+    if (error == SLOW) {
+        (void)usleep(SLOW_US);
+        return false;
+    }
     if (error == SHORT) {
         if (count != NULL && *count > 1) {
             *count /= 2;

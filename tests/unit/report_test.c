@@ -202,6 +202,48 @@ static void times_have_their_causes(void **state) {
     report.prepare_us = 3000000;
     report.total_us += 3000000;
     (void)first_is(&report, "preparing");
+    report = good();
+    report.read_us = 3000000;
+    assert_int_equal(first_is(&report, "slow_upload").lost_us, 3000000);
+    report = good();
+    report.unread_us = 150000;
+    assert_int_equal(first_is(&report, "slow_reader").lost_us, 150000);
+}
+
+/* What others computed beside it is no part of what its own tokens cost. */
+static void what_was_computed_beside_is_told_apart(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 900);
+    struct hearth_report report = missed(&divergence);
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    (void)state;
+    report.beside_us = 2000000;
+    report.prefill_us += 2000000;
+    report.ttft_us += 2000000;
+    const struct hearth_verdict verdict = first_is(&report, "shared");
+    assert_int_equal(verdict.lost_us, 2000000);
+    assert_int_equal(hearth_verdicts(&report, verdicts), 2);
+    assert_in_range(verdicts[1].lost_us, 890000, 910000);
+    report = good();
+    report.reply_beside_us = 150000;
+    assert_non_null(strstr(first_is(&report, "shared").text, "150 ms of its reply's time"));
+}
+
+static void a_cold_model_is_told_apart_from_long_prompts(void **state) {
+    struct hearth_report report = missed(NULL);
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    (void)state;
+    report.reason = HEARTH_REASON_COLD;
+    report.prefill_us = 4980000; /* a millisecond a token, and four seconds of reading */
+    report.ttft_us = 5000000;
+    assert_int_equal(hearth_verdicts(&report, verdicts), 1); /* it is new: nothing was read */
+    report.faults = 3000;
+    assert_int_equal(first_is(&report, "cold_model").lost_us, 4000000);
+    report.prefill_us_per_token = 0; /* the first request: its own fastest part tells */
+    assert_int_equal(hearth_verdicts(&report, verdicts), 1);
+    report.best_us = 1000000;
+    assert_int_equal(first_is(&report, "cold_model").lost_us, 4000000);
+    assert_int_equal(hearth_verdicts(&report, verdicts), 2);
+    assert_int_equal(verdicts[0].lost_us + verdicts[1].lost_us, report.prefill_us);
 }
 
 static void the_costliest_comes_first(void **state) {
@@ -424,6 +466,8 @@ int main(void) {
         cmocka_unit_test(state_that_is_gone_is_told_with_its_size),
         cmocka_unit_test(waits_are_told_by_what_was_waited_for),
         cmocka_unit_test(times_have_their_causes),
+        cmocka_unit_test(what_was_computed_beside_is_told_apart),
+        cmocka_unit_test(a_cold_model_is_told_apart_from_long_prompts),
         cmocka_unit_test(the_costliest_comes_first),
         cmocka_unit_test(the_ring_keeps_the_last),
         cmocka_unit_test(the_ring_is_stored_and_loaded),
