@@ -39,6 +39,7 @@ struct idle_job {
     struct hearth_tokens before;  /* what the conversation's state had at the end of the reply */
     size_t from;                  /* how many of these the next prompt begins with */
     struct hearth_digest replied; /* the chain up to and with the reply */
+    int64_t service_id;
 };
 
 static const struct hearth_route route = {.method = "", .path = "", .flags = HEARTH_ROUTE_COUNT};
@@ -175,8 +176,20 @@ static void destroy(struct idle_job *idle) {
     atomic_fetch_sub(&api->jobs, 1);
 }
 
+/* Takes the job that `link` leads to out of a list. */
+static struct hearth_job *leave_list(struct hearth_job **link) {
+    struct hearth_job *job = *link;
+    *link = job->next;
+    job->next = NULL;
+    return job;
+}
+
 static void ended(struct hearth_http_work *work) {
-    destroy((struct idle_job *)work);
+    struct hearth_job *job = (struct hearth_job *)work, **link = &job->api->idle->submitted;
+    while (*link != job) {
+        link = &(*link)->next;
+    }
+    destroy((struct idle_job *)leave_list(link));
 }
 
 /* On the service's thread. */
@@ -211,7 +224,10 @@ static void prepared(struct hearth_http_work *work) {
                                            .deliver = deliver,
                                            .user = job};
     job->work.run = ended;
-    if (hearth_service_submit(job->api->service, &request, &msg) > 0) {
+    idle->service_id = hearth_service_submit(job->api->service, &request, &msg);
+    if (idle->service_id > 0) {
+        job->next = job->api->idle->submitted;
+        job->api->idle->submitted = job;
         hearth_idle_note(job->api->idle, idle->replied, idle->from, prompt->tokens.n);
         return;
     }
@@ -219,21 +235,21 @@ static void prepared(struct hearth_http_work *work) {
     destroy(idle);
 }
 
-/* Takes the job that `link` leads to out of the line. */
-static struct hearth_job *leave_line(struct hearth_job **link) {
-    struct hearth_job *job = *link;
-    *link = job->next;
-    job->next = NULL;
-    return job;
-}
-
 void hearth_idle_overtake(const struct hearth_job *job) {
     struct hearth_idle *idle = job->api->idle;
-    struct hearth_job **link = idle != NULL && !hearth_digest_is_zero(job->resolved.replied) ? &idle->waiting : NULL;
-    while (link != NULL && *link != NULL) {
+    if (idle == NULL || hearth_digest_is_zero(job->resolved.replied)) {
+        return;
+    }
+    for (const struct hearth_job *one = idle->submitted; one != NULL; one = one->next) {
+        const struct idle_job *running = (const struct idle_job *)one;
+        if (hearth_digest_equal(running->replied, job->resolved.replied)) {
+            hearth_service_cancel(job->api->service, running->service_id); /* what it has computed stays */
+        }
+    }
+    for (struct hearth_job **link = &idle->waiting; *link != NULL;) {
         struct idle_job *waiting = (struct idle_job *)*link;
         if (hearth_digest_equal(waiting->replied, job->resolved.replied)) {
-            destroy((struct idle_job *)leave_line(link));
+            destroy((struct idle_job *)leave_list(link));
         } else {
             link = &(*link)->next;
         }
@@ -242,13 +258,13 @@ void hearth_idle_overtake(const struct hearth_job *job) {
 
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us) {
     while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us) {
-        hearth_api_pool_push(idle->api->pool, leave_line(&idle->waiting));
+        hearth_api_pool_push(idle->api->pool, leave_list(&idle->waiting));
     }
 }
 
 void hearth_idle_destroy(struct hearth_idle *idle) {
     while (idle != NULL && idle->waiting != NULL) {
-        destroy((struct idle_job *)leave_line(&idle->waiting));
+        destroy((struct idle_job *)leave_list(&idle->waiting));
     }
     free(idle);
 }

@@ -18,6 +18,7 @@ struct hearth_idle {
     int64_t after_us; /* the reply was sent so long ago */
     bool on_battery;
     struct hearth_job *waiting;                                  /* that have not begun, the oldest first */
+    struct hearth_job *submitted;                                /* that the service has */
     size_t running;                                              /* conversations that are computed ahead now */
     struct hearth_idle_range ranges[HEARTH_IDLE_REMEMBERED_MAX]; /* a ring */
     size_t next_range;
@@ -35,7 +36,7 @@ bool hearth_idle_is_wanted(const struct hearth_job *job);
 /* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
  * is taken over (job->parsed is empty then), and the next prompt computed as far as it is known. */
 void hearth_idle_follow(struct hearth_job *job);
-/* Loop: a job has been submitted: what waits to be computed for it is of no use any more. */
+/* Loop: a job is about to be submitted: what is not computed ahead of it yet, it computes itself. */
 void hearth_idle_overtake(const struct hearth_job *job);
 /* Loop, once a second. NULL is allowed. */
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us);

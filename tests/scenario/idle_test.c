@@ -220,8 +220,8 @@ static void turns_cost_what_is_new(void **state) {
     }
 }
 
-/* One question of `bytes` bytes, its call and its answer. */
-static void ask_once(const struct stage *stage, size_t bytes, const char *session) {
+/* One question of `bytes` bytes, its call and its answer; returns the history. */
+static json_t *ask_once(const struct stage *stage, size_t bytes, const char *session) {
     json_t *tools = tools_of(CHAT), *history = json_array();
     char *question = malloc(bytes + 16);
     assert_non_null(question);
@@ -238,8 +238,8 @@ static void ask_once(const struct stage *stage, size_t bytes, const char *sessio
         json_decref(body);
         free(text);
     }
-    json_decref(history);
     json_decref(tools);
+    return history;
 }
 
 /* Where there is nothing to gain, nothing is computed: no more than the budget, none of it where a session knows the
@@ -266,12 +266,51 @@ static void a_turn_has_a_budget(void **state) {
         options.api.keep_thinking = cases[i].keep_thinking;
         options.chat_template = cases[i].other_template ? NULL : forgets;
         stage_open(&stage, &options);
-        ask_once(&stage, 100, cases[i].session);
+        json_decref(ask_once(&stage, 100, cases[i].session));
         wait_until_idle(&stage);
         assert_int_equal(metric(&stage, "hearth_idle_tokens_total"), cases[i].computed);
         assert_int_equal(metric(&stage, "hearth_requests_total"), 2);
         stage_close(&stage);
     }
+}
+
+static void real_time(struct stage_options *options, uint32_t idle_tokens) {
+    options->sim.lanes = 1;
+    options->sim.real_time = true;
+    options->sim.prefill_tokens_per_s = 3000;
+    options->sim.decode_tokens_per_s = 1e6;
+    options->sim.reply_tokens = 8;
+    options->script = long_script;
+    options->api.idle_after_us = 0;
+    options->api.idle_tokens = idle_tokens;
+    options->chat_template = forgets;
+}
+
+/* The next turn comes while it is computed ahead: it goes on from there, and says what it would say in any case. */
+static void a_turn_may_come_early(void **state) {
+    char *said[2] = {NULL};
+    (void)state;
+    for (int idle = 0; idle < 2; idle++) {
+        struct stage_options options;
+        struct stage stage;
+        stage_options_default(&options);
+        real_time(&options, idle ? 65536 : 0);
+        stage_open(&stage, &options);
+        json_t *history = ask_once(&stage, 100, NULL), *tools = tools_of(CHAT);
+        while (idle && metric(&stage, "hearth_idle_tokens_total") == 0) {
+        }
+        json_array_append_new(history, json_pack("{s:s, s:s}", "role", "user", "content", "Say what you like."));
+        json_t *answer = ask(&stage, CHAT, history, tools);
+        said[idle] = strdup(json_str(answer, "choices.0.message.content"));
+        assert_true(json_num(answer, "hearth.computed") > 0);
+        json_decref(answer);
+        json_decref(history);
+        json_decref(tools);
+        stage_close(&stage);
+    }
+    assert_string_equal(said[0], said[1]);
+    free(said[0]);
+    free(said[1]);
 }
 
 /* In real time: a long history is computed ahead when another request comes, which is answered meanwhile, on the only
@@ -282,17 +321,9 @@ static void others_go_first(void **state) {
         struct stage_options options;
         struct stage stage;
         stage_options_default(&options);
-        options.sim.lanes = 1;
-        options.sim.real_time = true;
-        options.sim.prefill_tokens_per_s = 3000;
-        options.sim.decode_tokens_per_s = 1e6;
-        options.sim.reply_tokens = 8;
-        options.script = long_script;
-        options.api.idle_after_us = 0;
-        options.api.idle_tokens = 65536;
-        options.chat_template = forgets;
+        real_time(&options, 65536);
         stage_open(&stage, &options);
-        ask_once(&stage, 100, NULL);
+        json_decref(ask_once(&stage, 100, NULL));
         assert_true(metric(&stage, "hearth_idle_running") >= 1);
         json_t *answer = stage_want(&stage, "POST", "/v1/chat/completions",
                                     "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":4}", 200);
@@ -318,9 +349,9 @@ static void a_turn_may_come_at_once(void **state) {
     options.api.idle_tokens = 65536;
     options.chat_template = forgets;
     stage_open(&stage, &options);
-    ask_once(&stage, 100, NULL); /* a call, and the answer behind its result */
+    json_decref(ask_once(&stage, 100, NULL)); /* a call, and the answer behind its result */
     assert_int_equal(metric(&stage, "hearth_idle_running"), 1);
-    ask_once(&stage, 200, NULL);
+    json_decref(ask_once(&stage, 200, NULL));
     assert_int_equal(metric(&stage, "hearth_idle_running"), 2);
     assert_int_equal(metric(&stage, "hearth_idle_tokens_total"), 0);
     stage_close(&stage);
@@ -328,7 +359,8 @@ static void a_turn_may_come_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(turns_cost_what_is_new), cmocka_unit_test(a_turn_has_a_budget),
-                                       cmocka_unit_test(others_go_first), cmocka_unit_test(a_turn_may_come_at_once)};
+                                       cmocka_unit_test(others_go_first), cmocka_unit_test(a_turn_may_come_at_once),
+                                       cmocka_unit_test(a_turn_may_come_early)};
     make_long_script();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
