@@ -7,7 +7,7 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run cluster test test-long bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
+.PHONY: help build run cluster test test-long bench soak lint fuzz fuzz-long coverage pictures faults zoo peer install clean
 
 export SAN PORT MODEL ARGS LEAST
 PREFIX ?= /usr/local
@@ -44,6 +44,9 @@ fuzz: ## Fuzz what reads strangers' bytes, each for a minute (ARGS=seconds, ARGS
 
 fuzz-long: ## The same for hours (ARGS=hours, default 8)
 	@scripts/fuzz.sh hours $(ARGS)
+
+pictures: ## Take the pictures of the page for README.md, with Chromium, into docs/
+	@scripts/pictures.sh
 
 coverage: ## Say which lines of src/ the tests reach (ARGS=quick, ARGS=c, ARGS=report)
 	@scripts/coverage.sh $(ARGS)

@@ -115,11 +115,13 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   no_snapshot: "no snapshot", restore_failed: "restore failed", cache_off: "cache off", queued: "waited for a lane",
   short_of_cells: "KV cache full", preempted: "preempted", slow_disk: "slow disk", scanning: "disk scan",
   workers: "threads busy", preparing: "preparing", new_conversation: "new conversation", new_text: "new text",
-  history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
+  shared: "shared the machine",
+  cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
 // Nothing is wrong with these.
 const FINE = new Set(["new_conversation", "new_text", "history_cut", "same_prefix", "long_reply"]);
 // These are about other requests and the machine, the rest about the prompt.
-const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing"]);
+const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing", "shared",
+  "cold_model", "slow_upload", "slow_reader"]);
 const word = (cause) => WORDS[cause] || cause.replaceAll("_", " ");
 const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request computes the same beginning",
   cells: "the KV cache is full", disk: "its state is read from disk", scan: "the disk is being scanned",
@@ -550,8 +552,7 @@ function tree(sessions) {
 function conversationsView(main) {
   const body = h("tbody"), note = h("p.empty"), said = h("p", { role: "status" });
   const path = (name) => "/v1/sessions/" + encodeURIComponent(name);
-  const table = h("table.tree", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Conversation", "Turns", "Tokens", "Used",
-    "State", ""].map((text, i) => h("th" + (i === 1 || i === 2 ? ".num" : ""), { scope: "col" }, text || h("span.hidden", {}, "Actions"))))), body);
+  const table = h("table.tree", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Conversation", "Turns", "Tokens", "Used", ""].map((text, i) => h("th" + (i === 1 || i === 2 ? ".num" : ""), { scope: "col" }, text || h("span.hidden", {}, "Actions"))))), body);
   main.append(h("section", { "aria-label": "Conversations" }, h("header", {}, h("h1", {}, "Conversations"), said),
     h(".card", {}, table, note)));
   let closed = false;
@@ -581,15 +582,6 @@ function conversationsView(main) {
       "Delete", async () => { await send(path(one.id), "DELETE"); load(); });
   }
 
-  function stateOf(one) {
-    const state = one.state;
-    if (!state) return h("span.soft", {}, "–");
-    const parts = [["live", "in the engine"], ["ram", "in RAM"], ["disk", "on disk"]].filter(([name]) => state[name] > 0);
-    const there = sum(parts, ([name]) => state[name]), rest = Math.max(0, one.tokens - there);
-    return [h("p", {}, parts.map(([name, text]) => `${count(state[name])} ${text}`).concat(rest ? [`${count(rest)} nowhere`] : []).join(", ")),
-      segments(h(".bar.slim", { "aria-hidden": "true" }), [["reused", there], ["computed", rest]], one.tokens)];
-  }
-
   async function load() {
     let sessions;
     try { sessions = (await get("/v1/sessions?limit=200")).data; } catch (error) { set(note, error.message); return; }
@@ -601,7 +593,7 @@ function conversationsView(main) {
       h("td.wide", {}, h(".name", {}, one.depth ? h("span.fork", { "aria-label": "fork" }, "\u00a0\u00a0\u00a0".repeat(one.depth - 1) + "└") : null,
         h("a", { href: "#chat/" + encodeURIComponent(one.id) }, h("b", {}, one.id)))),
       h("td.num", { "data-name": "turns" }, count(one.turns)), h("td.num", { "data-name": "tokens" }, one.tokens ? count(one.tokens) : "–"),
-      h("td", { "data-name": "used" }, ago(one.last_used_at)), h("td.wide", {}, stateOf(one)),
+      h("td", { "data-name": "used" }, ago(one.last_used_at)),
       h("td.wide", {}, h(".acts", {}, act("Fork", "Fork " + one.id, () => fork(one)),
         act("Warm", "Warm " + one.id, (event) => warm(one, event.currentTarget)), act("Delete", "Delete " + one.id, () => remove(one))))]));
   }
