@@ -1,4 +1,4 @@
-/* The first three phases of a request, in their order, and the end of what they have made. */
+/* The first four phases of a request, in their order, and the end of what they have made. */
 #include "api/stored_turns.h"
 
 #include "session/toolsets.h"
@@ -7,7 +7,8 @@
 
 bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *road, const json_t *body) {
     struct hearth_api_error *error = &job->error;
-    if (!road->parse(job, body, &job->parsed, error) ||
+    if ((road->lookup != NULL && !road->lookup(job, body, &job->resolved, error)) ||
+        !road->parse(job, body, &job->parsed, error) ||
         (road->resolve != NULL && !road->resolve(job, &job->resolved, error))) {
         return false;
     }

@@ -1,15 +1,15 @@
 /* The road of a request that the model is to answer, or whose prompt is to be known.
  *
+ *     lookup   what the body refers to in the store, without which it cannot be read: a thread, a session, items
  *     parse    the body to what it asks for       generation, chat options, messages as they were sent
- *     resolve  that to a conversation             what is stored, toolsets, replies as they were sampled: the only SQL
+ *     resolve  that to a conversation             what is stored, toolsets, replies as they were sampled
  *     render   the conversation to a prompt       template, tokens, marks, what the reply must look like
  *     submit   all of it to the service           job_life.c: a request per choice
  *     reply    events to a response               reply.c and the dialect
  *
- * The first three run on a worker. Each reads what the phases before it have made, which is const by then, and fills
- * one struct of its own; none of them sees the body after parse. A phase that fails has filled the error, and what it
- * has made so far is freed with the job. Two things in the store are looked up before the body is parsed, which cannot
- * be read without them: the thread that a message goes on from, and items that an input refers to. */
+ * The first four run on a worker; the only SQL before a reply is that of lookup and resolve. Each reads what the phases
+ * before it have made, which is const by then, and fills one struct of its own; none of them sees the body after parse.
+ * A phase that fails has filled the error, and what it has made so far is freed with the job. */
 #ifndef HEARTH_API_ROAD_H
 #define HEARTH_API_ROAD_H
 
@@ -57,6 +57,8 @@ struct hearth_api_rendered {
     bool scripted;
 };
 
+typedef bool hearth_api_lookup_fn(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
+                                  struct hearth_api_error *error);
 typedef bool hearth_api_parse_fn(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                                  struct hearth_api_error *error);
 typedef bool hearth_api_resolve_fn(const struct hearth_job *job, struct hearth_api_resolved *out,
@@ -66,6 +68,7 @@ typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_ap
 
 /* A dialect's way along it. */
 struct hearth_api_road {
+    hearth_api_lookup_fn *lookup; /* NULL: the body refers to nothing; resolve goes on with what it has made */
     hearth_api_parse_fn *parse;
     hearth_api_resolve_fn *resolve; /* NULL: there is no conversation */
     hearth_api_render_fn *render;   /* NULL: no prompt is made */
@@ -75,7 +78,7 @@ struct hearth_api_road {
     const struct hearth_dialect *dialect;
 };
 
-/* Worker: the first three phases. */
+/* Worker: the first four phases. */
 bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *road, const json_t *body);
 /* Frees what they have made; no choice is left then. */
 void hearth_api_road_finish(struct hearth_job *job);

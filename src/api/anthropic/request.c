@@ -219,9 +219,10 @@ static bool load_thread(const struct hearth_job *job, const json_t *body, const 
 }
 
 /* {"type": "create"} or {"type": "continue", "previous_message_id"}: a conversation that the server keeps under the ids
- * of its messages. What it goes on from is resolved before the body is parsed: tools and results refer to it. */
-static bool resolve_thread(struct hearth_job *job, const json_t *body) {
-    struct hearth_anthropic_reading reading = {.job = job, .error = &job->error};
+ * of its messages. Tools and results refer to what it goes on from. */
+static bool lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
+                   struct hearth_api_error *error) {
+    struct hearth_anthropic_reading reading = {.job = job, .error = error};
     const json_t *thread = hearth_api_json_get(body, "thread");
     const char *type = json_string_value(json_object_get(thread, "type"));
     const char *id = json_string_value(json_object_get(thread, "previous_message_id"));
@@ -231,7 +232,7 @@ static bool resolve_thread(struct hearth_job *job, const json_t *body) {
     if (type == NULL || strcmp(type, "continue") != 0) {
         return hearth_anthropic_fail_at(&reading, "thread.type", "Input should be 'create' or 'continue'");
     }
-    return id != NULL ? load_thread(job, body, id, &job->resolved, &job->error)
+    return id != NULL ? load_thread(job, body, id, out, error)
                       : hearth_anthropic_fail_at(&reading, "thread.previous_message_id", "Field required");
 }
 
@@ -270,8 +271,11 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
 }
 
 bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
-        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = &hearth_anthropic_dialect};
+    static const struct hearth_api_road road = {.lookup = lookup,
+                                                .parse = parse,
+                                                .resolve = resolve,
+                                                .render = hearth_api_chat_render,
+                                                .dialect = &hearth_anthropic_dialect};
     struct hearth_anthropic_reading reading = {.job = job, .error = &job->error};
     if (!check_max_tokens(&reading, body)) {
         return false;
@@ -281,7 +285,7 @@ bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *bod
     if (job->dialect_state == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (resolve_thread(job, body) && hearth_api_road_walk(job, &road, body)) {
+    if (hearth_api_road_walk(job, &road, body)) {
         return true;
     }
     if (job->error.ctx_tokens > 0) {
@@ -300,6 +304,6 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
 /* The exact length, whether it fits or not. */
 bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
     static const struct hearth_api_road road = {
-        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
-    return resolve_thread(job, body) && hearth_api_road_walk(job, &road, body);
+        .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
+    return hearth_api_road_walk(job, &road, body);
 }

@@ -77,7 +77,7 @@ static const struct hearth_dialect compact_dialect = {
 static json_t *compact_body(struct hearth_job *job, const json_t *body) {
     static const char *const not_ours[] = {
         "store", "background", "stream", "conversation", "text", "include", "max_output_tokens", "tool_choice", "n"};
-    json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
+    json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input", &job->error);
     json_t *copy = items != NULL ? json_copy((json_t *)(uintptr_t)body) : NULL;
     if (copy == NULL) {
         json_decref(items);

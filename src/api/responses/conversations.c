@@ -69,7 +69,7 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
                         ITEMS_MAX);
         return NULL;
     }
-    json_t *items = hearth_inputs_get(job, given, "items"), *unanswered = json_array(), *clean = NULL;
+    json_t *items = hearth_inputs_get(job, given, "items", &job->error), *unanswered = json_array(), *clean = NULL;
     if (items != NULL && hearth_api_items_read(job, items, "items", unanswered, &job->parsed.history, &job->error) &&
         hearth_api_items_check(unanswered, &job->resolved.history, "items", &job->error) &&
         (clean = hearth_inputs_clean(items)) == NULL) {

@@ -33,7 +33,8 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
 }
 
 /* What a reference means; its length is added to `bytes`. */
-static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index, size_t *bytes) {
+static json_t *follow(const struct hearth_job *job, const json_t *reference, const char *param, size_t index,
+                      size_t *bytes, struct hearth_api_error *error) {
     const char *id = json_string_value(hearth_api_json_get(reference, "id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
@@ -42,8 +43,7 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
     json_t *item = NULL;
     snprintf(place, sizeof place, "%s[%zu].id", param, index);
     if (id == NULL) {
-        hearth_api_fail(&job->error, 400, "missing_required_parameter", place, "%s: an item reference needs an id",
-                        place);
+        hearth_api_fail(error, 400, "missing_required_parameter", place, "%s: an item reference needs an id", place);
         return NULL;
     }
     if (hearth_api_id_parse(id, &digest, &at) && at >= 0 &&
@@ -52,13 +52,13 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
         hearth_turn_finish(&turn);
     }
     if (item == NULL) {
-        hearth_api_fail(&job->error, 404, "not_found", place,
+        hearth_api_fail(error, 404, "not_found", place,
                         "Item with id '%.100s' not found. Items are not persisted when `store` is set to false.", id);
         return NULL;
     }
     *bytes += json_dumpb(item, NULL, 0, HEARTH_JSON_DUMP);
     if (*bytes > REFERRED_MAX) {
-        hearth_api_fail(&job->error, 400, "invalid_value", param,
+        hearth_api_fail(error, 400, "invalid_value", param,
                         "%s: the items that are referred to have more than %zu bytes", param, REFERRED_MAX);
         json_decref(item);
         return NULL;
@@ -66,34 +66,35 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
     return item;
 }
 
-json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param) {
+json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
+                          struct hearth_api_error *error) {
     if (json_is_string(value)) {
         json_t *one = json_pack(
             "[o]", hearth_api_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
         if (one == NULL) {
-            hearth_api_fail_nomem(&job->error);
+            hearth_api_fail_nomem(error);
         }
         return one;
     }
     if (value != NULL && !json_is_array(value)) {
-        hearth_api_fail(&job->error, 400, "invalid_type", param, "%s must be a string or an array of items", param);
+        hearth_api_fail(error, 400, "invalid_type", param, "%s must be a string or an array of items", param);
         return NULL;
     }
     json_t *items = json_array();
     size_t bytes = 0;
     for (size_t i = 0; i < json_array_size(value); i++) {
         json_t *item = json_array_get(value, i);
-        json_t *meant = is_reference(item) ? follow(job, item, param, i, &bytes) : json_incref(item);
+        json_t *meant = is_reference(item) ? follow(job, item, param, i, &bytes, error) : json_incref(item);
         if (meant == NULL || json_array_append_new(items, meant) < 0) {
             if (meant != NULL) {
-                hearth_api_fail_nomem(&job->error);
+                hearth_api_fail_nomem(error);
             }
             json_decref(items);
             return NULL;
         }
     }
     if (items == NULL) {
-        hearth_api_fail_nomem(&job->error);
+        hearth_api_fail_nomem(error);
     }
     return items;
 }

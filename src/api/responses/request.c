@@ -374,6 +374,14 @@ static bool make_echo(const struct hearth_api *api, const json_t *body, const st
 
 /* ---- the road ---- */
 
+static bool lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
+                   struct hearth_api_error *error) {
+    struct hearth_response *response = job->dialect_state;
+    (void)out;
+    response->items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input", error);
+    return response->items != NULL;
+}
+
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                   struct hearth_api_error *error) {
     struct hearth_response *response = job->dialect_state;
@@ -466,7 +474,7 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
                            bool store) {
     static const struct hearth_offers none;
     const struct hearth_api_road road = {
-        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = dialect};
+        .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = dialect};
     struct hearth_response *response = calloc(1, sizeof *response);
     if (response == NULL) {
         return hearth_api_fail_nomem(&job->error);
@@ -484,10 +492,8 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
         response->extras == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    response->items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
-    const bool made =
-        response->items != NULL && (hearth_api_road_walk(job, &road, body) ||
-                                    (response->truncates && job->error.ctx_tokens > 0 && hearth_truncate_prompt(job)));
+    const bool made = hearth_api_road_walk(job, &road, body) ||
+                      (response->truncates && job->error.ctx_tokens > 0 && hearth_truncate_prompt(job));
     json_decref(response->items);
     response->items = NULL;
     if (!made) {

@@ -27,8 +27,9 @@ json_t *hearth_api_item_call(const struct hearth_call *call);
 /* ---- inputs.c ---- */
 
 /* The items of a field that is a string, an array or missing, with references in the place of which stands what they
- * mean. A new reference; NULL: job->error is filled. */
-json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param);
+ * mean. A new reference; NULL: the error is filled. */
+json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
+                          struct hearth_api_error *error);
 /* The same items, which have been read, in the one form in which they are stored. NULL: out of memory. */
 json_t *hearth_inputs_clean(const json_t *items);
 /* An item with its id. NULL: out of memory. */

@@ -240,65 +240,106 @@ static json_t *prefetch_whole(struct hearth_job *job) {
 
 static const struct hearth_dialect prefetch_dialect = {.id_prefix = "warm_", .whole = prefetch_whole};
 
-/* The conversation rendered anew: its tokens are not known, or they were another model's. */
-static bool render_prefetch(struct hearth_job *job) {
-    struct hearth_api_chat_options *options = &job->parsed.chat;
-    struct hearth_api_resolved *resolved = &job->resolved;
-    struct hearth_api_error *error = &job->error;
-    json_t *config = hearth_api_stored_config_json(&resolved->stored->line.turns[resolved->stored->line.count - 1]);
-    json_t *body = json_object();
-    json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
-    struct hearth_history past = resolved->history;
-    resolved->history = (struct hearth_history){0};
-    bool ok = body != NULL && (tools == NULL || json_object_set(body, "tools", tools) == 0) &&
-              (kwargs == NULL || json_object_set(body, "chat_template_kwargs", kwargs) == 0);
-    ok = ok ? hearth_api_tools_read(job->api, body, options, error) &&
-                  hearth_api_reasoning_read(job->api, body, options, error)
-            : hearth_api_fail_nomem(error);
-    if (ok && (!hearth_api_stored_add_system(&resolved->history, config) ||
-               !hearth_history_append(&resolved->history, &past, 0, past.count))) {
-        ok = hearth_api_fail_nomem(error);
+static const struct hearth_line *line_of(const struct hearth_job *job) {
+    return &job->resolved.stored->line;
+}
+
+/* Whether the tokens of the whole conversation are known, and this model's: nothing is rendered then. */
+static bool has_tokens(const struct hearth_job *job) {
+    const struct hearth_line *line = line_of(job);
+    return line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint);
+}
+
+static bool prefetch_lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
+                            struct hearth_api_error *error) {
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", out, error)
+                           : hearth_api_fail_nomem(error);
+    free(name);
+    return ok;
+}
+
+/* There is no body: tools, arguments of the template and salt are those of the last turn. */
+static bool prefetch_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                           struct hearth_api_error *error) {
+    const struct hearth_line *line = line_of(job);
+    (void)body;
+    if (!hearth_generation_read(job->api, NULL, false, &out->generation, error)) {
+        return false;
     }
-    options->request.no_generation_prompt = true;
-    options->request.thinking = options->request.thinking && !json_is_false(json_object_get(config, "thinking"));
-    ok = ok && hearth_api_chat_begin(job, resolved, error) && hearth_api_chat_end(job, resolved, error) &&
-         hearth_history_resolve(job, resolved, error) && hearth_history_prompt(job, &job->rendered, error);
-    hearth_history_finish(&past);
-    json_decref(body);
+    out->generation.max_tokens = 0;
+    if (line->count == 0) {
+        return true;
+    }
+    const struct hearth_turn *last = &line->turns[line->count - 1];
+    if (!hearth_digest_is_zero(last->model)) { /* else the salt is not known: the owner's */
+        out->generation.salt = last->salt;
+    }
+    if (has_tokens(job)) {
+        return true;
+    }
+    json_t *config = hearth_api_stored_config_json(last), *sent = json_object();
+    json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
+    bool ok = sent != NULL && (tools == NULL || json_object_set(sent, "tools", tools) == 0) &&
+              (kwargs == NULL || json_object_set(sent, "chat_template_kwargs", kwargs) == 0);
+    ok = ok ? hearth_api_tools_read(job->api, sent, &out->chat, error) &&
+                  hearth_api_reasoning_read(job->api, sent, &out->chat, error)
+            : hearth_api_fail_nomem(error);
+    out->chat.request.no_generation_prompt = true;
+    out->chat.request.thinking = out->chat.request.thinking && !json_is_false(json_object_get(config, "thinking"));
+    json_decref(sent);
     json_decref(config);
     return ok;
 }
 
+static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error) {
+    const struct hearth_line *line = line_of(job);
+    if (line->count == 0 || has_tokens(job)) {
+        return true;
+    }
+    json_t *config = hearth_api_stored_config_json(&line->turns[line->count - 1]);
+    struct hearth_history past = out->history;
+    out->history = (struct hearth_history){0};
+    bool ok = (hearth_api_stored_add_system(&out->history, config) &&
+               hearth_history_append(&out->history, &past, 0, past.count)) ||
+              hearth_api_fail_nomem(error);
+    hearth_history_finish(&past);
+    json_decref(config);
+    return ok && hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
+           hearth_history_resolve(job, out, error);
+}
+
+static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                            struct hearth_api_error *error) {
+    const struct hearth_line *line = line_of(job);
+    if (!hearth_api_prompts_alloc(1, out, error) || line->count == 0) {
+        return out->prompts != NULL;
+    }
+    if (!has_tokens(job)) {
+        return hearth_history_prompt(job, out, error);
+    }
+    return (hearth_tokens_append(&out->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
+            hearth_api_fail_nomem(error)) &&
+           hearth_api_prompt_check_length(job->api, &out->prompts[0], 1, "session_id", error);
+}
+
 bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_generation *generation = &job->parsed.generation;
-    char *name = hearth_job_param(job, 0);
-    (void)body;
-    bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", &job->resolved, &job->error)
-                           : hearth_api_fail_nomem(&job->error);
-    free(name);
-    if (!ok || !hearth_generation_read(job->api, NULL, false, generation, &job->error) ||
-        !hearth_api_prompts_alloc(1, &job->rendered, &job->error)) {
+    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
+                                                .parse = prefetch_parse,
+                                                .resolve = prefetch_resolve,
+                                                .render = prefetch_render,
+                                                .dialect = &prefetch_dialect};
+    if (!hearth_api_road_walk(job, &road, body)) {
         return false;
-    }
-    const struct hearth_line *line = &job->resolved.stored->line;
-    if (line->count == 0) {
-        return hearth_job_respond(job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object",
-                                                 "session.warm", "tokens", 0));
-    }
-    generation->max_tokens = 0;
-    const struct hearth_turn *last = &line->turns[line->count - 1];
-    if (!hearth_digest_is_zero(last->model)) { /* else the salt is not known: the owner's */
-        generation->salt = last->salt;
-    }
-    if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
-        ok = hearth_tokens_append(&job->rendered.prompts[0].tokens, line->tokens.v, line->tokens.n) ||
-             hearth_api_fail_nomem(&job->error);
-        ok = ok && hearth_api_prompt_check_length(job->api, &job->rendered.prompts[0], 1, "session_id", &job->error);
-    } else {
-        ok = render_prefetch(job);
     }
     hearth_chat_format_unref(job->resolved.format); /* nothing is said, so there is nothing to parse */
     job->resolved.format = NULL;
-    job->dialect = &prefetch_dialect;
-    return ok;
+    if (line_of(job)->count > 0) {
+        return true;
+    }
+    job->dialect = NULL; /* there is nothing to prefetch */
+    return hearth_job_respond(
+        job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object", "session.warm", "tokens", 0));
 }
