@@ -39,8 +39,8 @@ static bool load_row(void *user, const struct hearth_session_request *row) {
     if (divergence != NULL) {
         *divergence++ = '\0';
     }
-    if (listed != NULL) {
-        hearth_ring_load(journal->ring, listed, journal->texts ? divergence : NULL, row->owner, row->turn);
+    if (listed != NULL && (journal->texts || divergence == NULL)) { /* its verdicts quote its texts, too */
+        hearth_ring_load(journal->ring, listed, divergence, row->owner, row->turn);
     }
     free(listed);
     return true;

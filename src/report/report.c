@@ -78,12 +78,15 @@ json_t *hearth_report_divergence_json(const struct hearth_report_divergence *div
     return json;
 }
 
-static json_t *verdicts_json(const struct hearth_report *report) {
+static json_t *verdicts_json(const struct hearth_report *report, bool texts) {
     struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
     const size_t n = hearth_verdicts(report, verdicts);
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
-        const struct hearth_verdict *verdict = &verdicts[i];
+        struct hearth_verdict *verdict = &verdicts[i];
+        if (!texts) {
+            hearth_verdict_unquote(verdict);
+        }
         json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:o, s:I}", "cause", hearth_verdict_name(verdict->cause),
                                               "text", text_json(verdict->text), "advice", verdict->advice, "lost_ms",
                                               ms(verdict->lost_us), "tokens", (json_int_t)verdict->tokens));
@@ -101,7 +104,7 @@ static bool add_turn(const struct hearth_report *report, bool texts, json_t *jso
                   "behind", (json_int_t)report->behind, "ahead", text_or_null(report->ahead), "tokens_per_second",
                   (double)(int64_t)(rate * 10) / 10.0, "reason", hearth_reason_text(report->reason), "divergence",
                   report->divergence != NULL ? hearth_report_divergence_json(report->divergence, texts) : json_null(),
-                  "verdicts", verdicts_json(report));
+                  "verdicts", verdicts_json(report, texts));
     const bool ok = turn != NULL && json_object_update(json, turn) == 0;
     json_decref(turn);
     return ok;

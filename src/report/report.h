@@ -145,6 +145,8 @@ struct hearth_verdict {
 
 #define HEARTH_VERDICTS_MAX 8
 
+/* Says it in words that quote no prompt. */
+void hearth_verdict_unquote(struct hearth_verdict *verdict);
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever became of them, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);

@@ -264,6 +264,16 @@ static void say_divergence(const struct hearth_report_divergence *divergence, st
     }
 }
 
+void hearth_verdict_unquote(struct hearth_verdict *verdict) {
+    char tokens[32];
+    if (verdict->cause == HEARTH_VERDICT_VOLATILE_LINE || verdict->cause == HEARTH_VERDICT_EDITED_MESSAGE ||
+        verdict->cause == HEARTH_VERDICT_HISTORY_CUT || verdict->cause == HEARTH_VERDICT_TOOLS_CHANGED) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
+                       causes[verdict->cause].help, count(verdict->tokens, tokens));
+        (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", causes[verdict->cause].advice);
+    }
+}
+
 /* The text that no prompt had before. */
 static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;

@@ -115,11 +115,14 @@ def test_no_texts(database):
     with begin(database, "--no-keep-texts") as server:
         identity, report = diverged(server)
         assert "before" not in report["divergence"]
+        assert report["verdicts"][0]["cause"] == "volatile_line"
+        assert "Tuesday" not in json.dumps([report, call(server, "GET", "/requests")[0]])
     with begin(database) as server:
         assert "before" not in call(server, "GET", f"/requests/{identity}")[0]["divergence"]
         identity, _ = diverged(server)
-    with begin(database, "--no-keep-texts") as server:  # what was stored with texts is told without
-        assert "before" not in call(server, "GET", f"/requests/{identity}")[0]["divergence"]
+    with begin(database, "--no-keep-texts") as server:  # what was stored with texts is not told
+        assert identity not in requests(server)
+        assert "Tuesday" not in json.dumps(call(server, "GET", "/requests")[0])
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["at once", "after a restart"])
