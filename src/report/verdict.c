@@ -72,7 +72,11 @@ static const char *count(uint64_t n, char out[32]) {
 
 static const char *size(uint64_t bytes, char out[32]) {
     const double mib = (double)bytes / (1 << 20);
-    (void)snprintf(out, 32, mib >= 1024 ? "%.1f GiB" : "%.0f MiB", mib >= 1024 ? mib / 1024 : mib < 1 ? 1 : mib);
+    if (mib < 1) {
+        (void)snprintf(out, 32, "%.0f KiB", mib * 1024);
+    } else {
+        (void)snprintf(out, 32, mib >= 1024 ? "%.1f GiB" : "%.0f MiB", mib >= 1024 ? mib / 1024 : mib);
+    }
     return out;
 }
 

@@ -6,6 +6,7 @@ All against the sim engine, whose speed is known: a prompt token takes a millise
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import threading
@@ -141,6 +142,25 @@ def test_a_volatile_line(sim):
         history, _ = begin(server, "2026-11-24 10:00")
         history[0] = system(SYSTEM.format("2026-11-25 11:30"))
         _, fixed = ask(server, [*history, user("Go on.")])
+    assert fixed["reason"] == "extended" and fixed["verdicts"] == []
+    about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
+
+
+def test_two_volatile_lines(sim):
+    """Each alone would save only what stands before the other: both are proposed, and both together save it."""
+    text = "You are an agent.\nIt's {} o'clock.\n" + RULES + "\nOpen files: {}\nAnswer briefly, and never guess at a name."
+
+    def turns(server):
+        history = [system(text.format(10, 3)), user(FIRST)]
+        reply, _ = ask(server, history)
+        return ask(server, [system(text.format(11, 7)), user(FIRST), reply, user("Go on.")])[1]
+    report = turns(sim)
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line", report
+    options = shlex.split(re.match(r"`(.*?)` would have saved", verdict["advice"])[1])
+    assert options == ["--strip-line", "^It.s", "--strip-line", "^Open files:"]
+    with serve("--engine", "sim", "-np", "1", *options) as server:
+        fixed = turns(server)
     assert fixed["reason"] == "extended" and fixed["verdicts"] == []
     about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
 
