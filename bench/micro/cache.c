@@ -118,7 +118,7 @@ static void evict(struct micro *micro, struct world *world) {
     static struct micro_sample sample;
     bool pages = world->params.memory_class == HEARTH_ENGINE_PAGES;
     struct hearth_cache_pool *pool = pages ? &world->cache->pages : &world->cache->snapshots;
-    for (int i = 0; i < (micro->quick ? 3 : 201) && pool->heap.n > at_once; i++) {
+    for (int i = 0; i < (micro->quick ? 3 : 201) && world->cache->returns->victims[pool->victims] > at_once; i++) {
         uint64_t gone = pool->evicted, start = micro_now_ns();
         while (pool->evicted < gone + at_once) {
             pool->budget_bytes = pool->used_bytes - 1;

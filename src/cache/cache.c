@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const struct {
@@ -41,6 +42,14 @@ const char *hearth_wait_text(enum hearth_wait wait) {
 const char *hearth_wait_help(enum hearth_wait wait) {
     HEARTH_ASSERT((size_t)wait < HEARTH_WAIT_COUNT);
     return waits[wait].help;
+}
+
+#define TALK_BYTES 256    /* with what the heap and the table take */
+#define RETURNS_SHARE 100 /* of the budget: what the policy may learn of */
+
+static uint32_t talks_for(size_t budget_bytes) {
+    size_t talks = budget_bytes / RETURNS_SHARE / TALK_BYTES;
+    return talks < UINT32_MAX ? (uint32_t)talks : UINT32_MAX;
 }
 
 /* ---- life ---- */
@@ -81,11 +90,15 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, co
     }
     cache->engine = engine;
     cache->ram = ram;
-    cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
+    cache->newcomer = INFINITY;
+    cache->snapshots.victims = HEARTH_TALK_SNAPSHOTS;
+    cache->policy = params->policy ? params->policy : &hearth_policy_returns;
     cache->backing = params->backing;
     cache->backing_min_tokens = params->backing_min_tokens;
     cache->observer = params->observer;
-    if (!hearth_tree_init(&cache->tree, params->page_tokens)) {
+    cache->returns = hearth_returns_create(talks_for(params->budget_bytes));
+    if (!cache->returns || !hearth_tree_init(&cache->tree, params->page_tokens)) {
+        hearth_returns_destroy(cache->returns);
         free(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
     }
@@ -108,9 +121,8 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_arrive_finish(cache);
     hearth_duplicates_finish(cache);
     hearth_table_finish(&cache->copies);
-    hearth_heap_finish(&cache->pages.heap);
+    hearth_returns_destroy(cache->returns);
     hearth_heap_finish(&cache->pages.leases);
-    hearth_heap_finish(&cache->snapshots.heap);
     hearth_heap_finish(&cache->snapshots.leases);
     hearth_path_finish(&cache->scratch);
     free(cache->measures);
@@ -280,7 +292,8 @@ static void check_item(const struct hearth_cache *cache, const struct hearth_cac
     bool leased = lease->until_us > 0;
     bool may_go = hearth_cache_store_may_go(cache, item) && !leased;
     HEARTH_ASSERT(hearth_heap_has(&pool->leases, &lease->heap) == leased);
-    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &lease->heap) == may_go);
+    const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
+    HEARTH_ASSERT(hearth_heap_has(&talk->victims[pool->victims], &lease->heap) == may_go);
     HEARTH_ASSERT(lease->heap.index == 0 || leased || may_go);
     HEARTH_ASSERT(leased || !lease->durable);
     counted->bytes += hearth_cache_item_bytes(item);
@@ -303,13 +316,20 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
     }
 }
 
-static void check_pool(const struct hearth_cache_pool *pool, const struct pool_count *count) {
-    check_heap(&pool->heap);
+static void check_pool(const struct hearth_cache *cache, const struct hearth_cache_pool *pool,
+                       const struct pool_count *count) {
+    size_t victims = 0;
+    for (uint32_t talk = 0; talk < cache->returns->talk_count; talk++) {
+        const struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[pool->victims];
+        check_heap(heap);
+        victims += heap->n;
+    }
     check_heap(&pool->leases);
-    HEARTH_ASSERT(count->in_heap == pool->heap.n && count->leased == pool->leases.n);
+    HEARTH_ASSERT(count->in_heap == victims && victims == cache->returns->victims[pool->victims]);
+    HEARTH_ASSERT(count->leased == pool->leases.n);
     HEARTH_ASSERT(count->leased_bytes == pool->leased_bytes && pool->leased_bytes <= pool->budget_bytes / 2);
     /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
-    HEARTH_ASSERT(pool->used_bytes <= pool->budget_bytes || pool->heap.n == 0);
+    HEARTH_ASSERT(pool->used_bytes <= pool->budget_bytes || victims == 0);
 }
 
 void hearth_cache_check(const struct hearth_cache *cache) {
@@ -320,8 +340,8 @@ void hearth_cache_check(const struct hearth_cache *cache) {
             check_page(cache, page, &count);
         }
     }
-    check_pool(&cache->pages, &count.pages);
-    check_pool(&cache->snapshots, &count.snapshots);
+    check_pool(cache, &cache->pages, &count.pages);
+    check_pool(cache, &cache->snapshots, &count.snapshots);
     HEARTH_ASSERT(count.pages.bytes == cache->pages.used_bytes);
     HEARTH_ASSERT(count.copies == cache->copies.count && count.writing == cache->writing);
 }

@@ -40,7 +40,7 @@ struct hearth_cache_params {
     int32_t page_tokens;   /* most positions in a page */
     size_t budget_bytes;   /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
     size_t snapshot_bytes; /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
-    hearth_policy_fn *policy;                     /* NULL: hearth_policy_gdsf */
+    const struct hearth_policy *policy;           /* NULL: hearth_policy_returns */
     struct hearth_backing *backing;               /* where state outlasts RAM (tier/backing.h); NULL: nowhere */
     int32_t backing_min_tokens;                   /* shorter sequences are not put there */
     const struct hearth_cache_observer *observer; /* NULL: none; it must outlive the cache */

@@ -8,8 +8,11 @@
  *
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
 #include "cache/backing.h"
+#include "cache/talk.h"
 
 #include "base/prefault.h"
+
+#include <math.h>
 
 /* ---- pages ---- */
 
@@ -252,6 +255,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
         }
     }
     live->dirty = false;
+    hearth_talk_end(cache, live, path);
     hearth_cache_store_lease_live(cache, path, live);
     hearth_live_drop_pins(live, path->matched);
     hearth_copies_write(cache, path, live);
@@ -290,11 +294,13 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     if (base) {
         hearth_cache_store_pin(cache, &base->item);
     }
+    cache->newcomer = hearth_talk_worth(cache, live);
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0) {
         ok = store_page(cache, live, path);
     }
+    cache->newcomer = INFINITY;
     if (!ok) { /* what is there goes to the backing tier, and makes room when it has been written */
         hearth_copies_write(cache, path, live);
     }

@@ -25,17 +25,26 @@ struct hearth_live_snapshot {
  * it, where templates rewrite replies. It decides which of a turn's snapshots outlasts RAM. */
 enum hearth_came_from { HEARTH_FROM_NOTHING, HEARTH_FROM_REPLY, HEARTH_FROM_PROMPT };
 
+/* What a conversation waits for when a turn has ended. */
+enum hearth_awaits { HEARTH_AWAITS_UNKNOWN, HEARTH_AWAITS_USER, HEARTH_AWAITS_TOOL, HEARTH_AWAITS_COUNT };
+
 struct hearth_live {
     int32_t seq;
     struct hearth_digest salt;   /* of the tokens: state is shared within a salt only */
     struct hearth_tokens tokens; /* the sequence holds exactly the state of [0, tokens.n) */
     enum hearth_came_from came_from;
-    int32_t came_at;  /* the position it went on from: what is behind it is this turn's */
-    uint64_t version; /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
-                         hearth_live_init() did not make it */
-    bool dirty;       /* the tree may lack something of it: set by hearth_live_append() */
-    bool busy;        /* a request runs on it: may be shared from, not overwritten */
-    int64_t used_us;  /* when it was last used, for choosing a victim */
+    int32_t came_at;               /* the position it went on from: what is behind it is this turn's */
+    uint64_t version;              /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
+                                      hearth_live_init() did not make it */
+    int64_t began_us;              /* when its last prompt was restored */
+    size_t prompt_tokens;          /* of it */
+    int64_t lasted_us;             /* how long it was computed and its reply generated; 0: it is not over */
+    enum hearth_awaits awaits;     /* what its conversation waits for since */
+    uint32_t talk;                 /* that the prompt belongs to (cache/returns.h) … */
+    struct hearth_digest talk_end; /* … and where its last turn ended */
+    bool dirty;                    /* the tree may lack something of it: set by hearth_live_append() */
+    bool busy;                     /* a request runs on it: may be shared from, not overwritten */
+    int64_t used_us;               /* when it was last used, for choosing a victim */
     struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
     int snapshot_count;                      /* ascending by pos */
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of what is not stored yet */

@@ -2,7 +2,7 @@
 #include "cache/policy.h"
 
 /* How likely a prompt comes back to a snapshot of each kind, relative to a page. Order of the kind table. */
-static const double reuse[] = {
+static const double kinds[] = {
     [HEARTH_SNAPSHOT_REPLY_END] = 1.0,  [HEARTH_SNAPSHOT_PROMPT_END] = 0.5, [HEARTH_SNAPSHOT_MARK] = 1.0,
     [HEARTH_SNAPSHOT_DIVERGENCE] = 1.5, [HEARTH_SNAPSHOT_INTERVAL] = 0.25,  [HEARTH_SNAPSHOT_HEAD] = 0.002,
 };
@@ -10,30 +10,47 @@ static const double reuse[] = {
  * back to is like the end of a head. */
 static double reuse_of(const struct hearth_policy_item *item) {
     bool used = item->kind == HEARTH_SNAPSHOT_HEAD && item->hits > 1;
-    return reuse[used ? HEARTH_SNAPSHOT_MARK : item->kind];
+    return kinds[used ? HEARTH_SNAPSHOT_MARK : item->kind];
 }
 
 /* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
 static const double reuse_superseded = 0.2;
 
-double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
+/* What keeping an item in RAM saves when it is used again: computing it, or reading it. */
+static double saved_us(const struct hearth_policy_item *item, const struct hearth_costs *costs) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
     double backing_us = hearth_costs_backing_us(costs, item->bytes, 1);
     if (item->copied && backing_us < again_us) {
         again_us = backing_us;
     }
-    double saved_us = again_us - hearth_costs_restore_us(costs, item->bytes, 1);
-    if (saved_us <= 0) {
-        return inflation;
-    }
-    double p_reuse = !item->is_snapshot ? 1.0 : reuse_of(item) * (item->superseded ? reuse_superseded : 1.0);
-    return inflation + p_reuse * (double)item->hits * saved_us / (double)item->bytes;
+    return again_us - hearth_costs_restore_us(costs, item->bytes, 1);
 }
 
-double hearth_policy_lru(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
-    (void)costs, (void)inflation;
+static double reuse(const struct hearth_policy_item *item) {
+    return !item->is_snapshot ? 1.0 : reuse_of(item) * (item->superseded ? reuse_superseded : 1.0);
+}
+
+static double gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
+    double saved = saved_us(item, costs);
+    return saved <= 0 ? inflation : inflation + reuse(item) * (double)item->hits * saved / (double)item->bytes;
+}
+
+const struct hearth_policy hearth_policy_gdsf = {.name = "gdsf", .rank = gdsf};
+
+/* Microseconds; a path's pages are used together, and the deepest goes first. */
+static double last_use(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x) {
+    (void)costs, (void)x;
     return (double)item->used_us - 1e-3 * item->pos;
 }
+
+const struct hearth_policy hearth_policy_lru = {.name = "lru", .rank = last_use};
+
+static double worth(const struct hearth_policy_item *item, const struct hearth_costs *costs, double returns_per_s) {
+    double saved = saved_us(item, costs);
+    return saved <= 0 ? 0 : returns_per_s * reuse(item) * saved / (double)item->bytes;
+}
+
+const struct hearth_policy hearth_policy_returns = {.name = "hearth", .rank = last_use, .worth = worth};
 
 void hearth_costs_init(struct hearth_costs *costs) {
     *costs = (struct hearth_costs){.prefill_us_per_token = 500,

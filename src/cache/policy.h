@@ -1,10 +1,5 @@
-/* What goes first when the budget is full: a decision function without I/O.
- *
- * The cache keeps every page and snapshot that may go in a heap ordered by this function's result and evicts from the
- * bottom. The default is GDSF (Greedy-Dual-Size-Frequency): an inflation term that ages what is not used, plus the
- * seconds that keeping the item is expected to save per byte. Another policy is another function.
- * Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Labs
- * HPL-98-69R1, 1998. */
+/* What goes first when the budget is full: decision functions without I/O. docs/policy.md has what they were measured
+ * at. */
 #ifndef HEARTH_CACHE_POLICY_H
 #define HEARTH_CACHE_POLICY_H
 
@@ -52,14 +47,26 @@ struct hearth_policy_item {
     bool copied;     /* there is a copy in the backing tier: what keeping it saves is the reading */
 };
 
-/* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
- * ages by comparison). Higher stays longer. Pure. */
-typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs,
-                                double inflation);
+/* A number for an item, from what is known of it and `x`. Pure. */
+typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x);
 
+/* Victims stand in classes. Within a class the lowest rank goes first; of those that are first in their classes, the
+ * one that is worth the least. */
+struct hearth_policy {
+    const char *name;
+    hearth_policy_fn *rank; /* x: the rank of the last item that was evicted */
+    hearth_policy_fn
+        *worth; /* x: returns per second (cache/returns.h); NULL: there is one class, and nothing is learnt */
+};
+
+/* The server's: seconds that the place of an item is expected to save per second and byte. */
+extern const struct hearth_policy hearth_policy_returns;
 /* What was unused for longest goes first, the deepest of a path before the rest. */
-hearth_policy_fn hearth_policy_lru;
-double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
+extern const struct hearth_policy hearth_policy_lru;
+/* Greedy-Dual-Size-Frequency: an inflation term that ages what is not used, plus what keeping the item saves per byte,
+ * times its uses. Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching
+ * Policy", HP Labs HPL-98-69R1, 1998. */
+extern const struct hearth_policy hearth_policy_gdsf;
 
 /* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
 static inline double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {

@@ -9,6 +9,7 @@
  * Invariant: when a step fails the target ends empty, in the engine and in its token list, and what failed is dropped
  * from the store, so that the next plan cannot choose it again. */
 #include "cache/backing.h"
+#include "cache/talk.h"
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -330,6 +331,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     r.target->came_from = from;
     r.target->prefetched = false;
     r.target->came_at = plan->resume;
+    hearth_talk_begin(cache, r.target, prompt, &plan->path);
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;

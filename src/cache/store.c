@@ -21,8 +21,12 @@
 #include "base/assert.h"
 #include "cache/backing.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+
+#define CHOOSE_OF 256 /* talks that are compared for a choice, at most */
+#define CHOOSE_FOR 16 /* pages of the chosen one that may go until the next choice */
 
 static bool has_pages(const struct hearth_cache *cache) {
     return hearth_caps_has_pages(&cache->engine->caps);
@@ -66,7 +70,7 @@ static struct hearth_cache_item *item_of(struct hearth_heap_node *node) {
 
 /* ---- value ---- */
 
-static double value_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+static struct hearth_policy_item known_of(const struct hearth_cache_item *item) {
     struct hearth_policy_item known = {.is_snapshot = item->is_snapshot,
                                        .hits = item->hits + 1,
                                        .bytes = hearth_cache_item_bytes(item),
@@ -83,7 +87,20 @@ static double value_of(struct hearth_cache *cache, const struct hearth_cache_ite
         known.saved_tokens = page->len;
         known.pos = page->p0 + page->len;
     }
-    return cache->policy(&known, &cache->costs, pool_of(cache, item)->inflation);
+    return known;
+}
+
+static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    const struct hearth_policy_item known = known_of(item);
+    return cache->policy->rank(&known, &cache->costs, pool_of(cache, item)->inflation);
+}
+
+static double worth_of(const struct hearth_cache *cache, const struct hearth_cache_item *item, int64_t now_us) {
+    const struct hearth_policy_item known = known_of(item);
+    const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
+    int64_t used_us = item->talk == HEARTH_TALK_NONE ? item->used_us : talk->used_us;
+    return cache->policy->worth(&known, &cache->costs,
+                                hearth_returns_rate(cache->returns, talk->class, now_us - used_us));
 }
 
 bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
@@ -103,18 +120,33 @@ bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct he
 /* Puts the item into the heap of victims, or takes it out, as its state demands, and values it anew. A leased item is
  * in the other heap. Without memory for the heap the item merely stays longer. */
 static void update_victim(struct hearth_cache *cache, struct hearth_cache_item *item) {
-    struct hearth_heap *heap = &pool_of(cache, item)->heap;
+    enum hearth_talk_heap victims = pool_of(cache, item)->victims;
     struct hearth_heap_node *node = &item->lease.heap;
     if (item->lease.until_us > 0) {
         return;
     }
-    if (!hearth_cache_store_may_go(cache, item)) {
-        hearth_heap_remove(heap, node);
-    } else if (node->index != 0) {
-        hearth_heap_update(heap, node, value_of(cache, item));
+    if (hearth_cache_store_may_go(cache, item)) {
+        hearth_returns_offer(cache->returns, item->talk, victims, node, rank_of(cache, item));
     } else {
-        (void)hearth_heap_push(heap, node, value_of(cache, item));
+        hearth_returns_withdraw(cache->returns, item->talk, victims, node);
     }
+}
+
+/* The item belongs to a talk from now on. */
+static void join(struct hearth_cache *cache, struct hearth_cache_item *item, uint32_t talk) {
+    if (item->talk == talk) {
+        return;
+    }
+    if (item->lease.until_us == 0) {
+        hearth_returns_withdraw(cache->returns, item->talk, pool_of(cache, item)->victims, &item->lease.heap);
+    }
+    if (talk != HEARTH_TALK_NONE) {
+        hearth_returns_join(cache->returns, talk);
+    }
+    if (item->talk != HEARTH_TALK_NONE) {
+        hearth_returns_leave(cache->returns, item->talk);
+    }
+    item->talk = talk;
 }
 
 /* ---- leases ---- */
@@ -141,7 +173,11 @@ static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item
     if (had && until_us > 0) {
         hearth_heap_update(&pool->leases, &lease->heap, end_us(item, until_us));
     } else if (had || until_us > 0) {
-        hearth_heap_remove(had ? &pool->leases : &pool->heap, &lease->heap);
+        if (had) {
+            hearth_heap_remove(&pool->leases, &lease->heap);
+        } else {
+            hearth_returns_withdraw(cache->returns, item->talk, pool->victims, &lease->heap);
+        }
     }
     if (!had && until_us > 0 && !hearth_heap_push(&pool->leases, &lease->heap, end_us(item, until_us))) {
         until_us = 0;
@@ -253,6 +289,21 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
     update_victim(cache, item);
 }
 
+void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_path *path, uint32_t talk) {
+    const int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    for (size_t i = path->n; i-- > 0;) {
+        struct hearth_page *page = path->pages[i];
+        join(cache, &page->item, talk);
+        page->item.used_us = now_us;
+        update_victim(cache, &page->item);
+        for (uint32_t k = 0; k < page->snapshot_count; k++) {
+            join(cache, &page->snapshots[k]->item, talk);
+            update_victim(cache, &page->snapshots[k]->item);
+        }
+    }
+    cache->pages.chosen_left = cache->snapshots.chosen_left = 0;
+}
+
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item) {
     item->hits++;
     item->used = cache->tree.now;
@@ -266,7 +317,8 @@ void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item
 static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_cache_pool *pool = pool_of(cache, item);
     set_lease(cache, item, 0);
-    hearth_heap_remove(&pool->heap, &item->lease.heap);
+    hearth_returns_withdraw(cache->returns, item->talk, pool->victims, &item->lease.heap);
+    join(cache, item, HEARTH_TALK_NONE);
     pool->used_bytes -= hearth_cache_item_bytes(item);
     hearth_copy_forget(cache, item);
     hearth_ram_drop(cache->ram, item->blob);
@@ -373,22 +425,61 @@ void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_pag
 
 /* ---- room ---- */
 
-/* What goes next: a leased item only when there is no other. */
+static struct hearth_cache_item *first_victim(const struct hearth_cache *cache, uint32_t talk,
+                                              enum hearth_talk_heap victims) {
+    struct hearth_heap_node *first = hearth_heap_top(&hearth_returns_talk(cache->returns, talk)->victims[victims]);
+    return first ? item_of(first) : NULL;
+}
+
+/* The talk whose first victim is worth the least, of all or, where there are very many, of some. */
+static uint32_t choose(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
+    const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
+    const int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    uint32_t chosen = HEARTH_TALK_NONE;
+    double least = 0;
+    for (size_t i = 0; i < list->n && i < CHOOSE_OF; i++) {
+        uint32_t talk = list->talks[pool->choose_from++ % list->n];
+        double worth = worth_of(cache, first_victim(cache, talk, pool->victims), now_us);
+        if (i == 0 || worth < least) {
+            chosen = talk;
+            least = worth;
+        }
+    }
+    return chosen;
+}
+
+/* What goes next: a leased item only when there is no other. Victims of one talk go a few at a time. */
 static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     end_leases(cache, pool);
-    while (pool->heap.n == 0 && pool->leases.n > 0) {
+    while (cache->returns->victims[pool->victims] == 0 && pool->leases.n > 0) {
         set_lease(cache, first_leased(pool), 0);
     }
-    return pool->heap.n > 0 ? item_of(hearth_heap_top(&pool->heap)) : NULL;
+    if (!cache->policy->worth || cache->returns->victims[pool->victims] == 0) {
+        return first_victim(cache, HEARTH_TALK_NONE, pool->victims);
+    }
+    struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;
+    if (!victim) {
+        pool->chosen = choose(cache, pool);
+        pool->chosen_left = pool->victims == HEARTH_TALK_PAGES ? CHOOSE_FOR : 1;
+        victim = first_victim(cache, pool->chosen, pool->victims);
+    }
+    pool->chosen_left--;
+    return victim;
+}
+
+/* Whether the item is worth less than what room is made for. */
+static bool gives_way(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    return item->is_snapshot || cache->newcomer == INFINITY ||
+           worth_of(cache, item, cache->engine->ops->now_us(cache->engine)) < cache->newcomer;
 }
 
 /* False: nothing may go. */
 static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     struct hearth_cache_item *item = next_victim(cache, pool);
-    if (!item) {
+    if (!item || !gives_way(cache, item)) {
         return false;
     }
-    pool->inflation = pool->heap.v[0].priority;
+    pool->inflation = hearth_returns_talk(cache->returns, item->talk)->victims[pool->victims].v[0].priority;
     if (item->copy.state == HEARTH_COPY_THERE) {
         pool->evicted++;
         drop_blob(cache, item);
@@ -418,7 +509,7 @@ static bool reserve(struct hearth_cache *cache, struct hearth_cache_pool *pool, 
 bool hearth_cache_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
     const struct hearth_cache_pool *pool = &cache->pages;
     bool fits = pool->used_bytes + bytes <= pool->budget_bytes;
-    if (!fits && !cache->backing && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
+    if (!fits && !cache->backing && !cache->policy->worth && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
         return false;
     }
     return reserve(cache, &cache->pages, bytes);

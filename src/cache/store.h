@@ -3,12 +3,16 @@
 #define HEARTH_CACHE_STORE_H
 
 #include "cache/cache.h"
+#include "cache/returns.h"
 #include "cache/tree.h"
 
 /* Bytes and victims of one kind of item. */
 struct hearth_cache_pool {
-    struct hearth_heap heap;   /* victims: what may be evicted and has no lease */
-    struct hearth_heap leases; /* what is leased; the lease that ends first is at the top */
+    enum hearth_talk_heap victims; /* what may be evicted and has no lease stands there */
+    uint32_t chosen;               /* the talk whose victims go next … */
+    uint32_t chosen_left;          /* … so many of them, before another one is chosen */
+    size_t choose_from;            /* where choosing goes on in the list of talks */
+    struct hearth_heap leases;     /* what is leased; the lease that ends first is at the top */
     size_t used_bytes;
     size_t leased_bytes; /* of these; at most half of the budget */
     size_t budget_bytes;
@@ -43,12 +47,14 @@ struct hearth_cache {
     bool restoring;            /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
-    hearth_policy_fn *policy;
-    struct hearth_path scratch; /* of a capture, a peek, a pin */
-    struct hearth_path arrival; /* of what the backing tier found */
-    int32_t *measures;          /* of the last plan: rewind floors, then common tokens */
-    struct hearth_twin *twins;  /* per live sequence */
-    size_t measure_cap;         /* room for so many sequences */
+    const struct hearth_policy *policy;
+    struct hearth_returns *returns; /* what it has learnt */
+    double newcomer;                /* what a page is worth that is being stored: what is worth more stays */
+    struct hearth_path scratch;     /* of a capture, a peek, a pin */
+    struct hearth_path arrival;     /* of what the backing tier found */
+    int32_t *measures;              /* of the last plan: rewind floors, then common tokens */
+    struct hearth_twin *twins;      /* per live sequence */
+    size_t measure_cap;             /* room for so many sequences */
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
@@ -104,6 +110,8 @@ void hearth_cache_store_forget_snapshot(struct hearth_cache *cache, struct heart
 /* Where a snapshot is needed to resume, a leaf without one is useless: removes it, and its ancestors likewise. */
 void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *page);
 
+/* A path with its snapshots was used by a turn of this talk, and belongs to it now. */
+void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_path *path, uint32_t talk);
 /* A prompt used the item. */
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item);
 

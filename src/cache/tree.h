@@ -63,6 +63,7 @@ struct hearth_cache_item {
     struct hearth_blob *blob; /* the state; NULL: only the copy is there, or the model has none */
     uint32_t hits;            /* prompts that have used it */
     int64_t used_us;          /* when it was used last, or stored */
+    uint32_t talk;            /* that used it last (cache/returns.h) */
     uint32_t pins;            /* users that need it now: a restore, a capture */
     bool is_snapshot;         /* what it is a member of */
     bool fetched;             /* the blob was read from the copy and has not been used since */

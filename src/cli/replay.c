@@ -1,7 +1,6 @@
 /* `hearth replay`: what each policy would compute of a trace (src/replay), as a table, a picture or JSON.
  *
- * The sizes are those of the server: what RAM may hold of state, and what disk may hold besides. --cache-tokens gives
- * both together as tokens of the model's shape. */
+ * --cache-tokens gives what RAM may hold as tokens of the model's shape. */
 #include "cli/commands.h"
 
 #include "cli/replay_print.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 
 struct replay_options {
-    const char *policy, *ram, *disk, *cache_tokens, *shape, *part, *token_bytes, *svg;
+    const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
     int64_t concurrency, prefill;
     bool json;
 };
@@ -28,8 +27,7 @@ static const struct hearth_console_command commands[] = {
 static const struct hearth_console_option options[] = {
     {"--policy", "NAME", "only this one [all]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(policy)},
     {"--ram", "SIZE", "state that RAM may hold, as 64G [16G]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(ram)},
-    {"--disk", "SIZE", "state that disk may hold besides [0]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk)},
-    {"--cache-tokens", "N", "instead of both: tokens of state that may be held at all, as 600k", 1, HEARTH_CONSOLE_TEXT,
+    {"--cache-tokens", "N", "instead: tokens of state that may be held, as 600k", 1, HEARTH_CONSOLE_TEXT,
      OPTION_AT(cache_tokens)},
     {"--model-shape", "SHAPE",
      "pages; hybrid:BYTES, with snapshots of so many; window:N, with a window of N tokens "
@@ -110,8 +108,7 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     *params =
         (struct hearth_replay_params){.ram_bytes = UINT64_C(16) << 30,
                                       .prefill_tokens_per_s = chosen->prefill > 0 ? (double)chosen->prefill : 2000,
-                                      .import_bytes_per_s = 10e9,
-                                      .disk_bytes_per_s = 2e9};
+                                      .import_bytes_per_s = 10e9};
     *choice = (struct hearth_trace_choice){.of = 1, .concurrency = 20};
     if (chosen->concurrency > 100000 || chosen->concurrency == 0) {
         (void)hearth_complain(1, "--concurrency is between 1 and 100000");
@@ -119,8 +116,7 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     }
     choice->concurrency = chosen->concurrency > 0 ? (uint32_t)chosen->concurrency : choice->concurrency;
     bool ok = read_bytes("--token-bytes", chosen->token_bytes, &token_bytes) &&
-              read_bytes("--ram", chosen->ram, &params->ram_bytes) &&
-              read_bytes("--disk", chosen->disk, &params->disk_bytes) && read_part(chosen->part, choice);
+              read_bytes("--ram", chosen->ram, &params->ram_bytes) && read_part(chosen->part, choice);
     params->token_bytes = token_bytes;
     if (!ok || !read_shape(chosen->shape, params)) {
         return false;
@@ -131,7 +127,6 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     }
     if (chosen->cache_tokens) {
         params->ram_bytes = hearth_replay_bytes(params, tokens);
-        params->disk_bytes = 0;
     }
     return true;
 }
@@ -146,13 +141,13 @@ static int replay(const struct replay_options *chosen, struct hearth_replay_para
         return hearth_complain(1, "%s", msg.text);
     }
     int status = 0;
-    for (size_t i = 0; status == 0 && hearth_replay_policies[i].name; i++) {
-        if (chosen->policy && strcmp(chosen->policy, hearth_replay_policies[i].name) != 0) {
+    for (size_t i = 0; status == 0 && hearth_replay_policies[i]; i++) {
+        if (chosen->policy && strcmp(chosen->policy, hearth_replay_policies[i]->name) != 0) {
             continue;
         }
         struct replay_row *row = &report.rows[report.row_count++];
-        row->name = hearth_replay_policies[i].name;
-        params->policy = hearth_replay_policies[i].policy;
+        row->name = hearth_replay_policies[i]->name;
+        params->policy = hearth_replay_policies[i];
         if (hearth_replay_run(trace, &report.oracle, params, &row->result, &msg)) {
             status = hearth_complain(1, "%s", msg.text);
         }

@@ -20,15 +20,14 @@ static double seconds(const struct replay_report *report, uint64_t tokens) {
 
 static bool add_row(struct hearth_show_table *table, const struct replay_report *report, const struct replay_row *row) {
     const struct hearth_replay_result *result = &row->result;
-    char cells[7][64];
+    char cells[6][64];
     (void)snprintf(cells[0], sizeof cells[0], "%.2f %%", 100 * share(report, result->computed_tokens));
     for (size_t i = 0; i < HEARTH_REPLAY_CAUSES; i++) {
         (void)snprintf(cells[1 + i], sizeof cells[0], "%.0f", seconds(report, result->lost_tokens[i]));
     }
-    (void)snprintf(cells[4], sizeof cells[0], "%.0f", result->disk_s);
-    (void)snprintf(cells[5], sizeof cells[0], "%s", hearth_show_bytes(result->stored_bytes).text);
-    (void)snprintf(cells[6], sizeof cells[0], "%s", hearth_show_bytes(result->imported_bytes).text);
-    const char *const texts[] = {row->name, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]};
+    (void)snprintf(cells[4], sizeof cells[0], "%s", hearth_show_bytes(result->stored_bytes).text);
+    (void)snprintf(cells[5], sizeof cells[0], "%s", hearth_show_bytes(result->imported_bytes).text);
+    const char *const texts[] = {row->name, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]};
     return hearth_show_table_add(table, texts);
 }
 
@@ -37,7 +36,7 @@ static bool add_bound(struct hearth_show_table *table, const struct replay_repor
     char computed[32], lost[32];
     (void)snprintf(computed, sizeof computed, "%.2f %%", 100 * share(report, tokens));
     (void)snprintf(lost, sizeof lost, "%.0f", seconds(report, tokens - report->oracle.new_tokens));
-    const char *const texts[] = {name, computed, lost, "", "", "", "", ""};
+    const char *const texts[] = {name, computed, lost, "", "", "", ""};
     return hearth_show_table_add(table, texts);
 }
 
@@ -47,7 +46,6 @@ int hearth_lab_print_table(const struct replay_report *report) {
                                                  {.title = "EVICTED s"},
                                                  {.title = "NO SNAPSHOT s"},
                                                  {.title = "CHEAPER s"},
-                                                 {.title = "DISK s"},
                                                  {.title = "STORED"},
                                                  {.title = "IMPORTED"}};
     struct hearth_show_table table;
@@ -80,12 +78,11 @@ static json_t *row_json(const struct replay_report *report, const struct replay_
         (void)json_object_set_new(lost, hearth_replay_cause_text((enum hearth_replay_cause)i),
                                   json_real(seconds(report, result->lost_tokens[i])));
     }
-    return json_pack("{s:f, s:I, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "computed_share",
+    return json_pack("{s:f, s:I, s:o, s:f, s:f, s:I, s:I, s:f}", "computed_share",
                      share(report, result->computed_tokens), "computed_tokens", (json_int_t)result->computed_tokens,
                      "lost_seconds", lost, "prefill_seconds", result->prefill_s, "import_seconds", result->import_s,
-                     "disk_seconds", result->disk_s, "stored_bytes", (json_int_t)result->stored_bytes, "imported_bytes",
-                     (json_int_t)result->imported_bytes, "disk_written_bytes", (json_int_t)result->written_bytes,
-                     "disk_read_bytes", (json_int_t)result->read_bytes, "replay_seconds", result->seconds);
+                     "stored_bytes", (json_int_t)result->stored_bytes, "imported_bytes",
+                     (json_int_t)result->imported_bytes, "replay_seconds", result->seconds);
 }
 
 static json_t *bound_json(const struct replay_report *report, uint64_t tokens) {

@@ -43,8 +43,8 @@ static enum hearth_replay_cause cause_of(enum hearth_reason reason) {
     }
 }
 
-const struct hearth_replay_policy hearth_replay_policies[] = {
-    {"hearth", hearth_policy_gdsf}, {"lru", hearth_policy_lru}, {"gdsf", hearth_policy_gdsf}, {NULL, NULL}};
+const struct hearth_policy *const hearth_replay_policies[] = {&hearth_policy_returns, &hearth_policy_lru,
+                                                              &hearth_policy_gdsf, NULL};
 
 /* A page with all that counts in a budget. */
 static size_t page_bytes(const struct hearth_replay_params *params) {
@@ -59,7 +59,7 @@ uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t
 uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                              const struct hearth_replay_params *params) {
     const uint64_t block_bytes = page_bytes(params) / PAGE_BLOCKS;
-    return hearth_oracle_belady(trace, oracle, (params->ram_bytes + params->disk_bytes) / block_bytes,
+    return hearth_oracle_belady(trace, oracle, params->ram_bytes / block_bytes,
                                 (params->snapshot_bytes + block_bytes - 1) / block_bytes);
 }
 
@@ -125,6 +125,8 @@ static bool replay_request(struct replay *r, const struct hearth_trace *trace,
         hearth_cache_restore(r->cache, &r->plan, &prompt, lives, &restored);
     } while (restored.failed);
     count(r, request, seen, &restored);
+    r->live.lasted_us = request->lasted_us;
+    r->live.awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
     if (!compute(r, request)) {
         return false;
     }

@@ -14,11 +14,10 @@
 struct hearth_replay_params {
     size_t token_bytes;    /* of pages */
     size_t snapshot_bytes; /* 0: a model whose state is all in pages */
-    uint64_t ram_bytes, disk_bytes;
+    uint64_t ram_bytes;
     double prefill_tokens_per_s;
     double import_bytes_per_s; /* RAM to the engine */
-    double disk_bytes_per_s;   /* reading */
-    hearth_policy_fn *policy;
+    const struct hearth_policy *policy;
 };
 
 /* Why tokens were computed that had been computed before. */
@@ -40,21 +39,17 @@ const char *hearth_replay_cause_text(enum hearth_replay_cause cause);
 struct hearth_replay_result {
     uint64_t computed_tokens;
     uint64_t lost_tokens[HEARTH_REPLAY_CAUSES]; /* of these, had been computed before */
-    double prefill_s, import_s, disk_s;         /* what computing, importing, waiting for the disk takes */
+    double prefill_s, import_s;                 /* what computing and importing take */
     uint64_t imported_bytes, stored_bytes;      /* out of RAM, into it */
-    uint64_t read_bytes, written_bytes;         /* of the disk */
     double seconds;                             /* that the replay itself took */
 };
 
-/* The policies that there are; the last one has no name. */
-extern const struct hearth_replay_policy {
-    const char *name;
-    hearth_policy_fn *policy;
-} hearth_replay_policies[];
+/* The policies that there are; NULL ends them. */
+extern const struct hearth_policy *const hearth_replay_policies[];
 
 /* What a budget has to be to hold so many tokens. */
 uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t tokens);
-/* The tokens that Belady's choice computes, with RAM and disk as one. */
+/* The tokens that Belady's choice computes. */
 uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                              const struct hearth_replay_params *params);
 

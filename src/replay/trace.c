@@ -166,7 +166,8 @@ static bool add_requests(struct reader *r, const json_t *session, uint64_t space
         }
         request->head_blocks = head.blocks < request->blocks ? head.blocks : 0;
         end_request(r, json, "in");
-        at_us += us_of(json, "api_time");
+        request->lasted_us = us_of(json, "api_time");
+        at_us += request->lasted_us;
         *end_us = at_us > *end_us ? at_us : *end_us;
     }
     free(head.names);

@@ -22,6 +22,7 @@ struct hearth_trace_request {
     int32_t blocks;          /* of the prompt; what is left of prompt_tokens is always computed */
     int32_t prompt_tokens;
     int32_t head_blocks; /* of these, tools and system prompt; 0: not known */
+    int64_t lasted_us;   /* until its reply was complete; 0: not known */
     bool calls;          /* the reply ended with a call of a tool */
 };
 

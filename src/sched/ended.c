@@ -46,6 +46,7 @@ void hearth_ended_expect(struct hearth_service *service, int64_t id, int64_t wit
     if (!live->busy && n > 0 && hearth_digest_equal(live->salt, ended->salt) &&
         hearth_tokens_common(live->tokens.v, n, ended->tokens.v, ended->tokens.n) == n) {
         live->expected_until_us = until_us;
+        live->awaits = HEARTH_AWAITS_TOOL;
     }
     const struct hearth_cache_prompt prompt = {.tokens = ended->tokens.v, .n = ended->tokens.n, .salt = ended->salt};
     hearth_cache_expect(service->cache, &prompt, until_us);

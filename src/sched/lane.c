@@ -178,6 +178,8 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     const struct hearth_step_lane *lane = hearth_step_lane(service->step, task->lane);
     live->busy = false;
     live->used_us = hearth_service_now_us(service);
+    live->lasted_us = live->used_us - live->began_us;
+    live->awaits = HEARTH_AWAITS_USER;
     int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : live->used_us;
     task->prefill_us += decodes_us - lane->assigned_us;
     task->decode_us += live->used_us - decodes_us;

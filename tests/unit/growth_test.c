@@ -28,17 +28,19 @@ struct store {
 
 static uint64_t valued; /* calls of the policy */
 
-static double count_policy(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
+static double count_rank(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x) {
     valued++;
-    return hearth_policy_gdsf(item, costs, inflation);
+    return hearth_policy_gdsf.rank(item, costs, x);
 }
+
+static const struct hearth_policy count_policy = {.name = "count", .rank = count_rank};
 
 static void open_store(struct store *store) {
     struct hearth_sim_params sim;
     hearth_sim_params_default(&sim);
     sim.memory_class = HEARTH_ENGINE_PAGES;
     sim.ctx_tokens = 4 * PAGE * PATH;
-    struct hearth_cache_params params = {.page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = count_policy};
+    struct hearth_cache_params params = {.page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = &count_policy};
     *store = (struct store){0};
     assert_int_equal(hearth_sim_create(&sim, &store->engine, NULL), HEARTH_OK);
     store->ram = hearth_ram_create();

@@ -115,8 +115,7 @@ static struct hearth_replay_params small_model(size_t snapshot_bytes) {
     return (struct hearth_replay_params){.token_bytes = 65536,
                                          .snapshot_bytes = snapshot_bytes,
                                          .prefill_tokens_per_s = 1000,
-                                         .import_bytes_per_s = 1e10,
-                                         .disk_bytes_per_s = 1e9};
+                                         .import_bytes_per_s = 1e10};
 }
 
 /* With room for everything only what is new is computed, whatever the policy and the shape of the model. */
@@ -127,10 +126,10 @@ static void all_room_computes_what_is_new(void **state) {
     struct hearth_oracle oracle;
     make_trace(&rng, &trace);
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
-    for (size_t i = 0; hearth_replay_policies[i].name; i++) {
+    for (size_t i = 0; hearth_replay_policies[i]; i++) {
         struct hearth_replay_params params = small_model(0);
         struct hearth_replay_result result;
-        params.policy = hearth_replay_policies[i].policy;
+        params.policy = hearth_replay_policies[i];
         params.ram_bytes = UINT64_C(1) << 50;
         assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
         assert_int_equal(result.computed_tokens, oracle.new_tokens);
@@ -149,10 +148,10 @@ static void no_policy_beats_the_bound(void **state) {
     make_trace(&rng, &trace);
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
     for (uint64_t tokens = 2048; tokens <= 32768; tokens *= 2) {
-        for (size_t i = 0; hearth_replay_policies[i].name; i++) {
+        for (size_t i = 0; hearth_replay_policies[i]; i++) {
             struct hearth_replay_params params = small_model(0);
             struct hearth_replay_result first, second;
-            params.policy = hearth_replay_policies[i].policy;
+            params.policy = hearth_replay_policies[i];
             params.ram_bytes = hearth_replay_bytes(&params, tokens);
             assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &first, NULL), HEARTH_OK);
             assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &second, NULL), HEARTH_OK);
@@ -167,6 +166,50 @@ static void no_policy_beats_the_bound(void **state) {
     }
     hearth_oracle_finish(&oracle);
     hearth_trace_finish(&trace);
+}
+
+/* ---- adversaries ---- */
+
+enum adversary { LOOP, UNIQUE, SHARED, SCAN, ADVERSARIES };
+
+/* A loop just over the size of the cache; prompts that never come back; one that always does; and a conversation beside
+ * an agent that reads once what there is. */
+static void make_adversary(enum adversary kind, struct hearth_trace *trace) {
+    *trace = (struct hearth_trace){0};
+    for (uint32_t i = 0; i < 4000; i++) {
+        const bool talk = kind == SCAN && i % 4 == 0;
+        const uint64_t space = kind == LOOP ? i % 18 : kind == SHARED || talk ? 0 : i + 1;
+        struct hearth_trace_request *request = hearth_trace_add(trace, (int64_t)i * 5000000, space, 0, 32);
+        assert_non_null(request);
+        request->lasted_us = 2000000;
+        request->calls = kind != UNIQUE;
+    }
+}
+
+static uint64_t computed(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                         const struct hearth_policy *policy) {
+    struct hearth_replay_params params = small_model(0);
+    struct hearth_replay_result result;
+    params.policy = policy;
+    params.ram_bytes = hearth_replay_bytes(&params, UINT64_C(16) * 32 * HEARTH_TRACE_BLOCK_TOKENS);
+    assert_int_equal(hearth_replay_run(trace, oracle, &params, &result, NULL), HEARTH_OK);
+    return result.computed_tokens;
+}
+
+static void adversaries_cost_no_more_than_lru(void **state) {
+    (void)state;
+    for (int kind = 0; kind < ADVERSARIES; kind++) {
+        struct hearth_trace trace;
+        struct hearth_oracle oracle;
+        make_adversary((enum adversary)kind, &trace);
+        assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+        const uint64_t ours = computed(&trace, &oracle, &hearth_policy_returns);
+        const uint64_t lru = computed(&trace, &oracle, &hearth_policy_lru);
+        assert_true(ours <= lru + 32 * HEARTH_TRACE_BLOCK_TOKENS); /* a prompt, while it learns */
+        assert_true(kind != LOOP || ours * 2 < lru);               /* where LRU keeps nothing that comes back */
+        hearth_oracle_finish(&oracle);
+        hearth_trace_finish(&trace);
+    }
 }
 
 /* ---- reading ---- */
@@ -248,9 +291,13 @@ static void what_is_no_trace_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(belady_is_belady),          cmocka_unit_test(all_room_computes_what_is_new),
-        cmocka_unit_test(no_policy_beats_the_bound), cmocka_unit_test(sessions_share_their_head),
-        cmocka_unit_test(global_names_are_shared),   cmocka_unit_test(what_is_no_trace_is_refused),
+        cmocka_unit_test(belady_is_belady),
+        cmocka_unit_test(all_room_computes_what_is_new),
+        cmocka_unit_test(no_policy_beats_the_bound),
+        cmocka_unit_test(adversaries_cost_no_more_than_lru),
+        cmocka_unit_test(sessions_share_their_head),
+        cmocka_unit_test(global_names_are_shared),
+        cmocka_unit_test(what_is_no_trace_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,113 @@
+/* Turns of talks. A talk is named by the digest of all whole blocks of its last turn; the next turn begins with them,
+ * whether they are still stored or not. So the digests of a prompt's blocks are looked up, from its end backwards:
+ * those of stored pages are known, those behind them are chained.
+ *
+ * Two turns may begin from one: the first to end is the talk's next turn, the other one begins a talk of its own. */
+#include "cache/talk.h"
+
+#include "cache/backing.h"
+
+#include <math.h>
+
+#define NAME_BLOCKS 2 /* from the end of the prompt to the second name of its talk */
+
+/* Chains the digests of the tokens' whole blocks, of which the path holds some. Returns that of all of them. `*mid`:
+ * that of the first `mid_at` tokens, or zero; `*found`: the last talk that one of the digests names, of those not
+ * stored. */
+static struct hearth_digest chain(const struct hearth_cache *cache, const struct hearth_path *path,
+                                  struct hearth_digest salt, const struct hearth_tokens *tokens, size_t mid_at,
+                                  struct hearth_digest *mid, uint32_t *found) {
+    const size_t block = (size_t)cache->tree.page_tokens;
+    struct hearth_digest end = hearth_cache_root_digest(cache, salt);
+    size_t at = 0;
+    *mid = (struct hearth_digest){0};
+    *found = HEARTH_TALK_NONE;
+    for (size_t i = 0; i < path->n; i++) {
+        const struct hearth_page *page = path->pages[i];
+        size_t p1 = (size_t)(page->p0 + page->len);
+        if (p1 % block == 0 && p1 <= (size_t)path->matched) {
+            end = page->end.key;
+            at = p1;
+            *mid = at == mid_at ? end : *mid;
+        }
+    }
+    while (at + block <= tokens->n) {
+        end = hearth_record_next(end, tokens->v + at, block);
+        at += block;
+        *mid = at == mid_at ? end : *mid;
+        uint32_t talk = hearth_returns_find(cache->returns, end);
+        *found = talk != HEARTH_TALK_NONE ? talk : *found;
+    }
+    return end;
+}
+
+/* The talk with a last turn that the prompt begins with: the one that ends latest. */
+static uint32_t find(const struct hearth_cache *cache, const struct hearth_path *path,
+                     const struct hearth_cache_prompt *prompt) {
+    uint32_t found;
+    struct hearth_digest mid;
+    const struct hearth_tokens tokens = {.v = (hearth_token *)(uintptr_t)prompt->tokens,
+                                         .n = prompt->n}; /* not changed */
+    (void)chain(cache, path, prompt->salt, &tokens, 0, &mid, &found);
+    for (size_t i = path->n; i-- > 0 && found == HEARTH_TALK_NONE;) {
+        const struct hearth_page *page = path->pages[i];
+        int32_t p1 = page->p0 + page->len;
+        if (p1 % cache->tree.page_tokens == 0 && p1 <= path->matched) {
+            found = hearth_returns_find(cache->returns, page->end.key);
+        }
+    }
+    return found;
+}
+
+void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_cache_prompt *prompt,
+                       const struct hearth_path *path) {
+    live->awaits = HEARTH_AWAITS_UNKNOWN;
+    live->began_us = cache->engine->ops->now_us(cache->engine);
+    live->lasted_us = 0;
+    live->prompt_tokens = prompt->n;
+    live->talk = HEARTH_TALK_NONE;
+    if (cache->policy->worth) {
+        live->talk = find(cache, path, prompt);
+        live->talk_end = hearth_returns_begin(cache->returns, live->talk, live->began_us);
+    }
+}
+
+/* The talk that the turn belongs to, unless another turn has gone on with it since. */
+static uint32_t talk_of(const struct hearth_cache *cache, const struct hearth_live *live) {
+    return hearth_returns_find(cache->returns, live->talk_end) == live->talk ? live->talk : HEARTH_TALK_NONE;
+}
+
+static struct hearth_talk_turn turn_of(const struct hearth_live *live) {
+    return (struct hearth_talk_turn){.began_us = live->began_us, .lasted_us = live->lasted_us, .awaits = live->awaits};
+}
+
+double hearth_talk_worth(const struct hearth_cache *cache, const struct hearth_live *live) {
+    if (!cache->policy->worth || cache->backing) {
+        return INFINITY;
+    }
+    const struct hearth_caps *caps = &cache->engine->caps;
+    const struct hearth_talk_turn turn = turn_of(live);
+    const struct hearth_policy_item page = {.saved_tokens = cache->tree.page_tokens,
+                                            .bytes = hearth_page_node_bytes(cache->tree.page_tokens) +
+                                                     (size_t)cache->tree.page_tokens * caps->page_bytes_per_token +
+                                                     HEARTH_BLOB_OVERHEAD_BYTES};
+    int64_t age_us = cache->engine->ops->now_us(cache->engine) - live->began_us;
+    uint8_t class = hearth_returns_class(cache->returns, talk_of(cache, live), &turn);
+    return cache->policy->worth(&page, &cache->costs, hearth_returns_rate(cache->returns, class, age_us));
+}
+
+void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
+    if (!cache->policy->worth || live->tokens.n < (size_t)cache->tree.page_tokens) {
+        return;
+    }
+    uint32_t other;
+    const struct hearth_talk_turn turn = turn_of(live);
+    const size_t block = (size_t)cache->tree.page_tokens, blocks = live->prompt_tokens / block;
+    struct hearth_digest names[HEARTH_TALK_NAMES];
+    names[0] = chain(cache, path, live->salt, &live->tokens, blocks > NAME_BLOCKS ? (blocks - NAME_BLOCKS) * block : 0,
+                     &names[1], &other);
+    live->talk = hearth_returns_turn(cache->returns, talk_of(cache, live), names, &turn,
+                                     cache->engine->ops->now_us(cache->engine));
+    live->talk_end = names[0];
+    hearth_cache_store_turn(cache, path, live->talk);
+}
