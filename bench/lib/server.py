@@ -83,7 +83,17 @@ class Server:
     """A running server; a context manager. Its log is kept when it fails, or ends badly, which is an error."""
 
     def __init__(self, command, port=None, start_timeout_s=120, env=None):
-        self.port = port or free_port()
+        for attempt in range(3):
+            try:
+                self._start(command, port or free_port(), start_timeout_s, env)
+                return
+            except RuntimeError as error:
+                # A port that was free a moment ago may be a connection's by now.
+                if port or attempt == 2 or "is in use" not in str(error):
+                    raise
+
+    def _start(self, command, port, start_timeout_s, env):
+        self.port = port
         self.client = Client(self.port)
         self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
         self._hung = False

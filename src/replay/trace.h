@@ -41,9 +41,9 @@ struct hearth_trace_choice {
     uint32_t concurrency;
 };
 
-/* Reads files of JSON lines: sessions ({"requests": …}, as ../shared/traces/claude-code.jsonl has them), requests with
- * global names of blocks ({"hash_ids": …}, as Mooncake's), and requests as `hearth record` writes them. Errors: IO,
- * INVALID, NOMEM; `msg` names file and line. */
+/* Reads files of JSON lines: sessions ({"requests": …}), requests with global names of blocks ({"hash_ids": …}, as
+ * Mooncake's), and requests with the digests of their blocks (docs/replay.md). Errors: IO, INVALID, NOMEM; `msg` names
+ * file and line. */
 int hearth_trace_read(char *const paths[], size_t path_count, const struct hearth_trace_choice *choice,
                       struct hearth_trace *out, struct hearth_errmsg *msg);
 void hearth_trace_finish(struct hearth_trace *trace);

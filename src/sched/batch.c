@@ -22,7 +22,7 @@ static double urgency(const struct hearth_step *step, const struct hearth_step_l
 static int32_t prefetch_room(const struct hearth_step *step, bool idle) {
     if (idle) {
         const int32_t most = step->sizes.idle_tokens > 0 ? step->sizes.idle_tokens : INT32_MAX;
-        return hearth_step_others_run(step) ? 0 : most;
+        return hearth_rank_others_run(step) ? 0 : most;
     }
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_PREFETCH) {
@@ -52,7 +52,7 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     int32_t all = short_left(step, &prompts), chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->sizes.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++) {
-        if (hearth_step_is_long(&step->lanes[i]) && !(step->lanes[i].idle && hearth_step_others_run(step))) {
+        if (hearth_step_is_long(&step->lanes[i]) && !(step->lanes[i].idle && hearth_rank_others_run(step))) {
             most = step->sizes.alone_tokens;
         }
     }

@@ -83,11 +83,20 @@ static void find_cutoffs(const struct hearth_step *step, int64_t now_us,
     }
 }
 
+bool hearth_rank_others_run(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && !step->lanes[i].idle) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void hearth_rank_scan(const struct hearth_step *step, bool free, int64_t now_us, struct hearth_ranking *w) {
     struct hearth_start_tag tags[HEARTH_CLASS_PREFETCH + 1] = {{0}}, last[HEARTH_CLASS_PREFETCH];
     find_cutoffs(step, now_us, last);
     *w = (struct hearth_ranking){.others = false};
-    const bool others_run = hearth_step_others_run(step);
+    const bool others_run = hearth_rank_others_run(step);
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_waiter *waiter = &step->queue[i];
         bool prefetch = waiter->request.priority == HEARTH_CLASS_PREFETCH;

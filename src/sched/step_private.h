@@ -35,16 +35,6 @@ struct hearth_step {
     bool captured_last;   /* the last action was a capture slice: compute before the next */
 };
 
-/* Whether a lane is busy with more than what is computed in idle time. */
-static inline bool hearth_step_others_run(const struct hearth_step *step) {
-    for (uint32_t i = 0; i < step->params.lanes; i++) {
-        if (step->lanes[i].state != HEARTH_LANE_IDLE && !step->lanes[i].idle) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- rank.c ---- */
 
 /* Where a queued request stands in the order of admission; prefetches stand behind all others. */
@@ -55,6 +45,8 @@ struct hearth_start_tag {
 struct hearth_start_tag hearth_rank_tag(const struct hearth_step *step, const struct hearth_step_waiter *waiter);
 /* When the request of a busy lane counts as arrived; INT64_MAX: it is a prefetch. */
 int64_t hearth_rank_lane_us(const struct hearth_step *step, const struct hearth_step_lane *lane);
+/* Whether a lane is busy with more than what is computed in idle time. */
+bool hearth_rank_others_run(const struct hearth_step *step);
 /* Whether a prompt of `need` tokens (negative: not known) is much shorter than what is left of another. */
 bool hearth_rank_shorter(const struct hearth_step *step, int32_t need, int32_t left);
 /* The queued requests, not held, that may be admitted or may preempt next: the first of each kind. */

@@ -47,7 +47,7 @@ struct remote_task {
     /* An operation begins; it ends with hearth_remote_op_end(). */
     void (*begin)(struct remote_op *op);
     /* A reply came; NULL: the connection ended first. */
-    void (*reply)(struct remote_op *op, const redisReply *reply);
+    void (*replied)(struct remote_op *op, const redisReply *reply);
 };
 
 /* A connection and the thread that drives it. */

@@ -215,7 +215,7 @@ static void on_reply(redisAsyncContext *context, void *reply, void *user) {
     op->link->heard_us = hearth_clock_us();
     op->link->owed--;
     op->answered++;
-    op->link->task->reply(op, reply);
+    op->link->task->replied(op, reply);
 }
 
 static void up(struct remote_link *link) {

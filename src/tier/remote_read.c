@@ -282,4 +282,4 @@ static void take_reply(struct remote_op *op, const redisReply *reply) {
     }
 }
 
-const struct remote_task hearth_remote_reading = {.begin = begin, .reply = take_reply};
+const struct remote_task hearth_remote_reading = {.begin = begin, .replied = take_reply};

@@ -282,4 +282,4 @@ static void take_reply(struct remote_op *op, const redisReply *reply) {
     go_on(op);
 }
 
-const struct remote_task hearth_remote_writing = {.begin = begin, .reply = take_reply};
+const struct remote_task hearth_remote_writing = {.begin = begin, .replied = take_reply};
