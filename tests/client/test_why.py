@@ -425,11 +425,11 @@ def test_evicted():
 
 
 def test_a_prompt_that_RAM_never_took():
-    """One that takes more than three quarters of it is kept in part only."""
+    """One that takes more than all of it is kept in part only."""
     def turns(*flags):
         with serve("--engine", "sim", "-np", "1", "-c", "32768", *flags) as server:
             ask(server, [user("What was there before. " + RULES * 3)])
-            history = [system(SYSTEM.format("huge")), user(FIRST + RULES * 8)]
+            history = [system(SYSTEM.format("huge")), user(FIRST + RULES * 12)]
             reply, _ = ask(server, history)
             ask(server, [user("Something else. " + RULES)])
             return ask(server, [*history, reply, user("Go on.")])[1]
