@@ -340,8 +340,9 @@ def test_bad_ttl(refused, model):
 
 def test_diagnostics(ask):
     """Why a prompt was not reused, in this dialect's words."""
-    first = ask(system=Text("diagnostics").words(80), max_tokens=4, diagnostics={"previous_message_id": None})
-    told = ask(system="Other. " + Text("diagnostics").words(80), max_tokens=4,
+    text = Text("diagnostics").words(80)
+    first = ask(system=text, max_tokens=4, diagnostics={"previous_message_id": None})
+    told = ask(system=text[:40] + " Other. " + text[40:], max_tokens=4,
                diagnostics={"previous_message_id": first.id}).diagnostics
     assert told.cache_miss_reason.type == "system_changed" and told.cache_miss_reason.cache_missed_input_tokens > 50
 
