@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 
+#include <errno.h>
 #include <time.h>
 
 static struct timespec read_clock(clockid_t id) {
@@ -18,6 +19,21 @@ static int64_t in_us(struct timespec time) {
 
 int64_t hearth_clock_us(void) {
     return in_us(read_clock(CLOCK_MONOTONIC));
+}
+
+void hearth_clock_cond_init(pthread_cond_t *cond) {
+    pthread_condattr_t attr;
+    int rc = pthread_condattr_init(&attr);
+    rc = rc == 0 ? pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) : rc;
+    rc = rc == 0 ? pthread_cond_init(cond, &attr) : rc;
+    HEARTH_ASSERT(rc == 0);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+bool hearth_clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_us) {
+    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
+                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
+    return pthread_cond_timedwait(cond, mutex, &until) != ETIMEDOUT;
 }
 
 int64_t hearth_clock_unix_us(void) {

@@ -23,7 +23,7 @@
 
 #define RING 16384
 #define SLICE 1024
-#define EVERY_NS 100000000
+#define EVERY_US 100000
 
 static struct {
     atomic_bool on;
@@ -159,12 +159,7 @@ static size_t take(struct hearth_span *out, uint64_t *dropped) {
     size_t n = 0;
     pthread_mutex_lock(&spans.mutex);
     if (spans.n == 0 && !spans.stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += EVERY_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        (void)pthread_cond_timedwait(&spans.wake, &spans.mutex, &until);
+        (void)hearth_clock_cond_wait(&spans.wake, &spans.mutex, hearth_clock_us() + EVERY_US);
     }
     for (; n < SLICE && spans.n > 0; n++, spans.n--) {
         out[n] = spans.ring[spans.first];
@@ -201,7 +196,7 @@ int hearth_spans_start(int fd, uint32_t lanes, struct hearth_errmsg *msg) {
     struct hearth_span *slice = calloc(SLICE, sizeof *slice);
     spans.ring = calloc(RING, sizeof *spans.ring);
     spans.fd = fd;
-    pthread_cond_init(&spans.wake, NULL);
+    hearth_clock_cond_init(&spans.wake);
     int err = slice == NULL || spans.ring == NULL || !print_head(lanes, &spans.text) ? HEARTH_ERR_NOMEM : HEARTH_OK;
     if (err == HEARTH_OK && !write_all(fd, &spans.text)) {
         err = hearth_fail(msg, HEARTH_ERR_IO, "--trace: the file cannot be written: %s", strerror(errno));

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <errno.h>
 #include <msgpack.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -114,11 +113,9 @@ static void on_removed(void *user, struct hearth_digest block) {
 /* What has come, at most a message of it; waits when there is nothing. NULL: the thread ends. */
 static struct kv_event *take(struct hearth_kv_events *events, int64_t wait_us, bool *cleared, bool *stop) {
     const int64_t until_us = hearth_clock_us() + wait_us;
-    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
     (void)pthread_mutex_lock(&events->lock);
     while (!events->first && !events->overflowed && !events->stop &&
-           pthread_cond_timedwait(&events->came, &events->lock, &until) != ETIMEDOUT) {
+           hearth_clock_cond_wait(&events->came, &events->lock, until_us)) {
         continue;
     }
     struct kv_event *taken = events->first, **at = &events->first;
@@ -371,7 +368,6 @@ static void *bind_socket(void *context, int type, const char *endpoint, const ch
 
 int hearth_kv_events_create(const struct hearth_kv_events_params *params, struct hearth_kv_events **out,
                             struct hearth_errmsg *msg) {
-    pthread_condattr_t attr;
     struct hearth_kv_events *events = calloc(1, sizeof *events);
     if (!events) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
@@ -381,10 +377,7 @@ int hearth_kv_events_create(const struct hearth_kv_events_params *params, struct
     events->end = &events->first;
     events->newest = &events->oldest;
     (void)pthread_mutex_init(&events->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&events->came, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    hearth_clock_cond_init(&events->came);
     msg->text[0] = '\0';
     events->topic = strdup(params->topic);
     events->context = events->topic ? zmq_ctx_new() : NULL;

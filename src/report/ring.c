@@ -5,6 +5,7 @@
 #include "report/ring.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "session/json_memory.h"
 
 #include <pthread.h>
@@ -36,11 +37,7 @@ struct hearth_ring *hearth_ring_create(size_t entries) {
     struct hearth_ring *ring = calloc(1, sizeof *ring);
     HEARTH_ASSERT(entries > 0);
     if (ring != NULL) {
-        pthread_condattr_t attributes;
-        pthread_condattr_init(&attributes);
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        pthread_cond_init(&ring->added, &attributes);
-        pthread_condattr_destroy(&attributes);
+        hearth_clock_cond_init(&ring->added);
         pthread_mutex_init(&ring->mutex, NULL);
         ring->cap = entries;
         ring->v = calloc(entries, sizeof *ring->v);
@@ -213,14 +210,10 @@ void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_rin
 }
 
 void hearth_ring_wait(struct hearth_ring *ring, bool for_fresh, int64_t timeout_us) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += timeout_us % 1000000 * 1000;
-    until.tv_sec += timeout_us / 1000000 + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const int64_t until_us = hearth_clock_us() + timeout_us;
     pthread_mutex_lock(&ring->mutex);
     while (!ring->woken && !(for_fresh && ring->n > 0 && oldest(ring, ring->n - 1)->stored == FRESH) &&
-           pthread_cond_timedwait(&ring->added, &ring->mutex, &until) == 0) {
+           hearth_clock_cond_wait(&ring->added, &ring->mutex, until_us)) {
     }
     pthread_mutex_unlock(&ring->mutex);
 }

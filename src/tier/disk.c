@@ -226,15 +226,12 @@ static const struct hearth_backing_ops disk_ops = {
 };
 
 static void init(struct disk *disk) {
-    pthread_condattr_t attr;
-    HEARTH_ASSERT(pthread_condattr_init(&attr) == 0 && pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
     pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond,     &disk->read_cond,
                                &disk->write_cond, &disk->maintain_cond, &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
-        HEARTH_ASSERT(pthread_cond_init(conds[i], &attr) == 0);
+        hearth_clock_cond_init(conds[i]);
     }
     HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0 && pthread_mutex_init(&disk->wake_lock, NULL) == 0);
-    (void)pthread_condattr_destroy(&attr);
     disk->base = (struct hearth_backing){.ops = &disk_ops, .name = "disk"};
     disk->events_end = &disk->events;
     disk->reads_end = &disk->reads;

@@ -8,6 +8,8 @@
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
 #include "tier/disk_engine.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -31,8 +33,7 @@ void hearth_disk_unlock(struct disk *disk) {
 }
 
 bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
-    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000) * 1000};
-    return pthread_cond_timedwait(cond, &disk->lock, &until) != ETIMEDOUT;
+    return hearth_clock_cond_wait(cond, &disk->lock, until_us);
 }
 
 bool hearth_disk_stopped(struct disk *disk) {

@@ -4,20 +4,14 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 void hearth_events_init(struct hearth_events *events) {
-    pthread_condattr_t attr;
     *events = (struct hearth_events){0};
     events->end = &events->first;
     (void)pthread_mutex_init(&events->lock, NULL);
     (void)pthread_mutex_init(&events->wake_lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&events->came, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    hearth_clock_cond_init(&events->came);
 }
 
 void hearth_events_finish(struct hearth_events *events) {
@@ -69,10 +63,8 @@ bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_even
 
 bool hearth_events_wait(struct hearth_events *events, int64_t timeout_us) {
     const int64_t until_us = hearth_clock_us() + timeout_us;
-    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
     (void)pthread_mutex_lock(&events->lock);
-    while (!events->first && pthread_cond_timedwait(&events->came, &events->lock, &until) != ETIMEDOUT) {
+    while (!events->first && hearth_clock_cond_wait(&events->came, &events->lock, until_us)) {
         continue;
     }
     const bool there = events->first != NULL;

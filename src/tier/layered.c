@@ -13,10 +13,8 @@
 #include "base/clock.h"
 #include "base/table.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { NEAR, FAR, TIERS };
 
@@ -268,10 +266,8 @@ static void on_wake(void *user) {
 static bool layered_wait(struct hearth_backing *backing, int64_t timeout_us) {
     struct layered *layered = layered_of(backing);
     const int64_t until_us = hearth_clock_us() + timeout_us;
-    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
     (void)pthread_mutex_lock(&layered->lock);
-    while (!layered->news && pthread_cond_timedwait(&layered->came, &layered->lock, &until) != ETIMEDOUT) {
+    while (!layered->news && hearth_clock_cond_wait(&layered->came, &layered->lock, until_us)) {
         continue;
     }
     const bool news = layered->news;
@@ -328,7 +324,6 @@ static const struct hearth_backing_ops OPS = {
 };
 
 int hearth_layered_create(struct hearth_backing *near, struct hearth_backing *far, struct hearth_backing **out) {
-    pthread_condattr_t attr;
     struct layered *layered = calloc(1, sizeof *layered);
     if (!layered) {
         return HEARTH_ERR_NOMEM;
@@ -337,10 +332,7 @@ int hearth_layered_create(struct hearth_backing *near, struct hearth_backing *fa
     layered->tiers[NEAR] = near;
     layered->tiers[FAR] = far;
     (void)pthread_mutex_init(&layered->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&layered->came, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    hearth_clock_cond_init(&layered->came);
     for (int i = 0; i < TIERS; i++) {
         layered->tiers[i]->ops->set_wake(layered->tiers[i], on_wake, layered);
     }

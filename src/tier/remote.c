@@ -10,11 +10,9 @@
 #include "base/health.h"
 #include "base/log.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define QUEUE_BYTES ((uint64_t)512 << 20)
@@ -35,7 +33,6 @@ static struct remote_op *take(struct remote_link *link, bool *stop) {
     if (op) {
         link->inbox = op->next;
         link->inbox_end = link->inbox ? link->inbox_end : &link->inbox;
-        link->inbox_count--;
     }
     *stop = link->stop;
     (void)pthread_mutex_unlock(&remote->lock);
@@ -257,11 +254,9 @@ static int start(struct remote *remote, struct remote_link *link, const struct r
 /* The first prompt is to find what the store has: a store that answers at all does so within the timeout. */
 static void wait_tried(struct remote *remote) {
     const int64_t until_us = hearth_clock_us() + remote->params.timeout_us;
-    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
     (void)pthread_mutex_lock(&remote->lock);
     while (!(remote->reader.tried && remote->writer.tried) &&
-           pthread_cond_timedwait(&remote->tried_cond, &remote->lock, &until) != ETIMEDOUT) {
+           hearth_clock_cond_wait(&remote->tried_cond, &remote->lock, until_us)) {
         continue;
     }
     (void)pthread_mutex_unlock(&remote->lock);
@@ -293,7 +288,6 @@ static int open_keys(struct remote *remote, struct hearth_errmsg *msg) {
 
 int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
                          struct hearth_errmsg *msg) {
-    pthread_condattr_t attr;
     struct hearth_events_entry *scanned = calloc(1, sizeof *scanned);
     struct remote *remote = calloc(1, sizeof *remote);
     if (!remote || !scanned) {
@@ -306,14 +300,10 @@ int hearth_remote_create(const struct hearth_remote_params *params, struct heart
     remote->params.queue_bytes = params->queue_bytes ? params->queue_bytes : QUEUE_BYTES;
     remote->model = hearth_model_id(params->fingerprint, params->page_tokens);
     remote->known.budget_bytes = KNOWN_BYTES;
-    remote->stats.budget_bytes = 0;
     remote->stats.scanned = true;
     hearth_events_init(&remote->events);
     (void)pthread_mutex_init(&remote->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&remote->tried_cond, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    hearth_clock_cond_init(&remote->tried_cond);
     scanned->event.type = HEARTH_BACKING_SCANNED;
     hearth_events_post(&remote->events, scanned);
     int err = hearth_remote_address_parse(params->url, &remote->address, msg);

@@ -38,6 +38,11 @@
 struct remote;
 struct remote_op;
 
+/* How many chunks a payload is. */
+static inline size_t hearth_remote_chunks(uint64_t payload_bytes) {
+    return (size_t)((payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+}
+
 /* ---- links ---- */
 
 enum remote_link_state { REMOTE_DOWN, REMOTE_CONNECTING, REMOTE_UP };
@@ -59,7 +64,6 @@ struct remote_link {
     int wake_fd; /* an eventfd: something is in the inbox, or the thread is to end */
     /* under remote->lock */
     struct remote_op *inbox, **inbox_end;
-    size_t inbox_count;
     bool stop;
     bool tried; /* the first attempt to connect has ended */
     enum remote_link_state state;

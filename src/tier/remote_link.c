@@ -102,7 +102,6 @@ bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool o
         op->next = NULL;
         *link->inbox_end = op;
         link->inbox_end = &op->next;
-        link->inbox_count++;
     }
     (void)pthread_mutex_unlock(&remote->lock);
     if (takes) {

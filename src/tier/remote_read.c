@@ -165,7 +165,7 @@ static void get_begin(struct remote_op *op) {
     op->missing = !known;
     if (known) {
         op->base = known->at.key;
-        op->chunks = (size_t)((known->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        op->chunks = hearth_remote_chunks(known->payload_bytes);
     }
     (void)pthread_mutex_unlock(&remote->lock);
     char key[REMOTE_KEY_BYTES], hex[33];

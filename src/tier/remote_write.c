@@ -82,7 +82,7 @@ static bool encode(struct remote_op *op) {
         op->header.len--; /* the padding */
     }
     (void)payload(op, &len);
-    op->chunks = (len + REMOTE_CHUNK - 1) / REMOTE_CHUNK;
+    op->chunks = hearth_remote_chunks(len);
     return true;
 }
 
@@ -116,7 +116,7 @@ static void send_header(struct remote_op *op) {
     (void)pthread_mutex_lock(&remote->lock);
     struct remote_known *old = hearth_remote_known_find(remote, op->replaced);
     if (old) {
-        chunks = (size_t)((old->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        chunks = hearth_remote_chunks(old->payload_bytes);
         hearth_remote_known_remove(remote, old);
     }
     (void)pthread_mutex_unlock(&remote->lock);
@@ -179,7 +179,7 @@ static void touch_begin(struct remote_op *op) {
         if (due) {
             known->touched_us = now_us;
             op->base = known->at.key;
-            chunks = (size_t)((known->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+            chunks = hearth_remote_chunks(known->payload_bytes);
         }
         (void)pthread_mutex_unlock(&remote->lock);
         hearth_remote_key_index(remote, op->base, key);
@@ -200,7 +200,7 @@ static void remove_begin(struct remote_op *op) {
     const bool there = known != NULL || !hearth_digest_is_zero(op->base);
     if (known) {
         op->base = known->at.key;
-        op->chunks = (size_t)((known->payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
+        op->chunks = hearth_remote_chunks(known->payload_bytes);
         hearth_remote_known_remove(remote, known);
     }
     (void)pthread_mutex_unlock(&remote->lock);
