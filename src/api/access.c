@@ -157,7 +157,7 @@ void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_
     job->client[strcspn(job->client, "?")] = '\0'; /* its first word: a blank became that */
 }
 
-/* ---- who was there before ---- */
+/* ---- requests that came before ---- */
 
 static enum hearth_class class_of(const struct hearth_job *job) {
     return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->parsed.generation.priority;

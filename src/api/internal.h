@@ -520,7 +520,7 @@ uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversat
 /* The cache says `diverged` of every prompt that leaves a stored one; here it is known whether that leaves anything
  * worth having. A new conversation is `cold`, and what goes on from something known, `extended`. */
 void hearth_history_settle(const struct hearth_job *job, struct hearth_receipt *receipt);
-/* Replies that the history of a request has, whoever gave them. */
+/* Replies that the history of a request has, of this server or not. */
 uint32_t hearth_history_replies(const struct hearth_chat_request *request);
 uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
 /* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the

@@ -2,7 +2,7 @@
  *
  * What a prompt lost was there when it was last used. Since then some things went, and are not stored again: ghosts and
  * pages without state tell which. A budget larger by those would have kept all of them, whatever the policy values. It
- * is a safe answer, not the least one: what nobody asks for again may be among them.
+ * is a safe answer, not the least one: what no request asks for again may be among them.
  *
  * Linear in what is stored: for a prompt that has lost something, which takes far longer to compute. */
 #include "cache/ghost.h"

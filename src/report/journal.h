@@ -1,8 +1,8 @@
 /* The last requests on disk: a thread that puts what comes into the ring (ring.h) into the session database, so that a
  * server that was started again knows them.
  *
- * What is stored of a request goes with its session or its turn, whoever deletes it: the database sees to that, and the
- * ring follows. Threads: create and destroy by the owner. */
+ * What is stored of a request goes with its session or its turn, whatever deletes it: the database sees to that, and
+ * the ring follows. Threads: create and destroy by the owner. */
 #ifndef HEARTH_REPORT_JOURNAL_H
 #define HEARTH_REPORT_JOURNAL_H
 

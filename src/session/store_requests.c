@@ -3,7 +3,7 @@
  *     requests   `request` is its id, `session` the key of a session's row and `turn` that of a turn's, NULL for none;
  *                `body` is what is told of it
  *
- * A row goes with its session and with its turn, by triggers, whoever deletes them and why; one that comes late, when
+ * A row goes with its session and with its turn, by triggers, whatever deletes them; one that comes late, when
  * they are gone already, is not written. Rows count for no owner's quota: they are bounded together, the oldest go. */
 #include "session/store_internal.h"
 
