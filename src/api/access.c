@@ -1,21 +1,21 @@
-/* What is told of a request when it is over: its report (report/report.h), which goes into the ring for GET /requests,
- * and one line of the log.
+/* Reports a request when it has ended: a record in the ring of GET /requests (report/report.h), and one line of the
+ * log.
  *
  *     REQUEST-ID POST /v1/chat/completions 200 [key=NAME] class=CLASS prompt=N reused=N computed=N generated=N
  *     queue_ms=X prefill_ms=X decode_ms=X reason=WORD [cause=WORD token=N message=N saved=N] task=N [session=NAME]
  *     [drafted=N accepted=N] [preemptions=N] total_ms=X end=WORD [trace=ID] [error="TEXT"]
  *
- * (on one line; restoring is part of prefill, as it is for the client). `cause`, `token` and `message` say where the
- * prompt left an earlier one, `saved` how many tokens behind that would have been reused. `end` is how it came to its
- * end: stop or length; deadline, gone (the client has left), cancelled (by another request), failed. Whatever is not as
- * the client wanted it has an error. The status is what the client was told, or would have been: 499 for one that has
- * left, and that of the error where a stream broke off.
+ * (all on one line; prefill_ms includes restoring, since the client waits for both). `cause`, `token` and `message` say
+ * where the prompt left an earlier one; `saved` counts the tokens behind that place that would have been reused. `end`
+ * is stop, length, deadline, gone (the client has left), cancelled (by another request) or failed. The last four have
+ * an error. The status is the one that the client was told or would have been told: 499 when it has left, and the
+ * status of the error when a stream broke off.
  *
- * Levels: answers that took a turn of the model, and errors that are the client's or the queue's (a 4xx; a 5xx that is
- * BUSY, CANCELLED, OVERLOADED or DEADLINE), info; what the server is to blame for (every other 5xx, also for want of
- * memory or cells), warn; everything else, debug. Of what is refused before it is a job (no key, no room) only some
- * lines are written when there are many (http/report.c). What clients have written (paths, names, words of errors) can
- * neither break the line nor command the terminal. Prompts are not logged. */
+ * Levels. info: answers for which the model computed, and errors that the client or the queue caused (a 4xx; a 5xx that
+ * is BUSY, CANCELLED, OVERLOADED or DEADLINE). warn: every other 5xx, want of memory or cells included. debug:
+ * everything else. When many requests are refused before they become a job (no key, no room), only some lines are
+ * written (http/report.c). Text from clients (paths, names, quoted errors) is escaped, so it can neither break the line
+ * nor send control codes to a terminal. Prompts are not logged. */
 #include "api/idle.h"
 #include "api/stored_turns.h"
 #include "report/ring.h"

@@ -1,10 +1,10 @@
-/* Bodies of chats, read as far as they are new.
+/* Parses the body of a chat, but not the messages that an earlier body had.
  *
- * A body of 600 kB takes 10 ms to parse, and all but its end came with the request before. So the elements of its
- * "messages" are told apart first, by a scan that only minds strings and brackets; those whose bytes are known are
- * taken as the messages they were read as, and only the others are parsed, as is the rest of the body with an empty
- * array in their place. The scan need not be right about what is no JSON: the parser sees every byte that was not seen
- * before, and whatever seems odd on the way falls back to parsing the whole body, which then says what is wrong. */
+ * A body of 600 kB takes 10 ms to parse, and all but its end came with the request before. So a scan that knows only
+ * strings and brackets first finds where each element of "messages" begins and ends. Elements whose bytes are known are
+ * taken from the cache of parsed messages. The other elements are parsed, and so is the rest of the body, with an empty
+ * array in place of the messages. The scan may be wrong about text that is not JSON: the parser sees every byte that is
+ * new, and where the scan finds something unexpected the whole body is parsed, which gives the right error. */
 #include "api/internal.h"
 
 #include "session/message_cache.h"

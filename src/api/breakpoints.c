@@ -1,11 +1,12 @@
-/* Marks and pins: where a client says that it will come back to, in the text of a prompt and then in its tokens.
+/* Breakpoints: the places in a prompt to which a client says it will come back, first as marks in the text, then as
+ * pins in the tokens.
  *
- * A breakpoint behind a message is where the template ends that message's turn, or where the next one's text begins
- * when the template has no such end; behind the system text it is the mark that stands there anyway, behind the last
- * message the beginning of the generation prompt. Within a text it is found by where the text begins, for templates
- * print it as it is but for the white space around it.
+ * A breakpoint behind a message is where the template ends that message's turn, or, when the template has no such end,
+ * where the next message's text begins. Behind the system text it is the mark that is always there; behind the last
+ * message it is the beginning of the generation prompt. A message's text is searched for in the rendered prompt,
+ * because templates print it unchanged except for the white space around it.
  *
- * Invariant: a prompt's marks ascend and differ, and so do its pins. */
+ * Invariant: the marks of a prompt ascend and differ, and so do its pins. */
 #include "api/job.h"
 
 #include "base/assert.h"

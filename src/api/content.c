@@ -1,16 +1,16 @@
-/* Content that is not text, for a model that reads text only.
+/* Content that is not text, for a model that reads only text.
  *
- * Clients leave images, sounds and files in a history, and send them again with every request. None of it may end a
- * session, so a note stands where the content was: what it is, its type, its size and its name. A note depends on the
- * part alone, and so the same part is the same text in every turn and in every dialect. The bytes of the content reach
- * neither the prompt nor what is stored. --strict-content refuses such content instead.
+ * Clients leave images, sounds and files in a history and send them again with every request. Such content must not end
+ * a session, so a note takes its place: kind, type, size and name. A note depends on the part alone, so the same part
+ * gives the same text in every turn and in every dialect. The bytes of the content reach neither the prompt nor the
+ * store. --strict-content refuses such content instead.
  *
- * The dialects put the same facts into different members; they are looked for by name, in the part itself and in the
- * objects in it that are known to describe content. A signed URL differs each time it is made and is long: of those
- * only what stands before the query is printed.
+ * The dialects put the same facts into different members. They are looked for by name, in the part itself and in those
+ * of its objects that are known to describe content. A signed URL is long and differs each time it is made, so only the
+ * text before its query is printed.
  *
- * A message keeps what its notes say (hearth_message.unseen), so that a response can warn of it, also when the message
- * was known by its bytes and not read again. */
+ * A message keeps what its notes say (hearth_message.unseen), so that a response can warn about it, also when the
+ * message was taken from the cache of parsed messages. */
 #include "api/job.h"
 
 #include <ctype.h>

@@ -1,12 +1,13 @@
-/* Messages to prompt tokens, and replies back into the transcripts.
+/* Turns messages into prompt tokens, and replies into transcripts.
  *
- * A prompt is made in this order: replies of this server that the history holds are put back as they were sampled;
- * the template prints the messages; the transcripts turn the text into tokens. What a text reads as is asked of the
- * parser (rereading.c): it decides whether the text that the template printed for a reply says what the reply said.
+ * A prompt is made in this order: replies of this server in the history are replaced by what was sampled; the template
+ * renders the messages; the transcripts turn the text into tokens. The template may print a reply in other words than
+ * were sampled. The parser (rereading.c) then decides whether both texts say the same; only then are the sampled tokens
+ * used.
  *
- * With --keep-thinking a template that leaves something out of a reply does not get its way: the prompt is then the
- * tokens up to the last reply as they are, and the text that the template prints behind it. To find that text, the
- * reply is printed once more with a mark for its content. */
+ * With --keep-thinking the sampled tokens stay in the prompt although the template would leave a part of them out: the
+ * prompt is the tokens up to the end of the last reply, and then the text that the template prints behind that reply.
+ * To find that text, the reply is rendered once more with a mark in place of its content. */
 #include "api/stored_turns.h"
 #include "api/rereading.h"
 

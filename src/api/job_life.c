@@ -1,4 +1,4 @@
-/* A job's life.
+/* The life of a job.
  *
  *     loop: start ---> worker: prepare ---> loop: prepared ---> service, one request per choice
  *                                             |  error or finished body: respond          | events
@@ -6,12 +6,12 @@
  *                                           freed <--- loop: completed <-- worker: store <- loop: events
  *                                                      the response ends   (jobs with a turn only)
  *
- * Events arrive on the service's thread and are queued per choice under the API's mutex (which outlives every job); the
- * job's work is posted once for as many as come before the loop gets to them. A client that goes away clears `exchange`
- * and cancels every choice, unless the job is detached or its turn is being kept; the job stays until the last events
- * have come.
+ * The service's thread delivers events. They are queued per choice under the API's mutex, which outlives every job, and
+ * the job is posted to the loop once for all events that arrive before the loop handles them. When the client
+ * disconnects, `exchange` becomes NULL and every choice is cancelled, unless the job is detached or its turn is being
+ * stored. The job stays until the last event has arrived.
  *
- * Invariant: a job is posted, in the pool, completing, or has open choices; when none of it is true it is freed. */
+ * Invariant: a job is posted, in the pool, completing, or has open choices; otherwise it is freed. */
 #include "api/job.h"
 
 #include "api/idle.h"

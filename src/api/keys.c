@@ -1,15 +1,15 @@
-/* The keys that open the server, and the owner of a request.
+/* The API keys, and the owner of a request.
  *
- * The keys are one list that is never changed: hearth_api_set_keys() puts another one in its place, under a mutex that
- * is held for as long as it takes to compare keys. What a request needs to know of its key is copied then, so that
- * nothing of the list is used afterwards.
+ * The list of keys is immutable: hearth_api_set_keys() replaces it as a whole, under a mutex that is held only while
+ * keys are compared. What a request needs to know of its key is copied at that moment, so nothing uses the list
+ * afterwards.
  *
- * No key is kept, only its hash, with the salt of its line or one of this process; what a request brings is hashed with
- * each salt and compared with every hash, in a time that tells nothing of them.
+ * Keys are stored as hashes, salted by their line or by a salt of this process. The key of a request is hashed with
+ * each salt and compared with every hash in constant time.
  *
- * A key with a name is its owner's, whatever the key is: as a tenant by a digest of the name; one without a name is
- * known by its own digest. As a salt and in the store an owner is what the store has written down for it
- * (session/store_owner.c). From the first request on all of this is the same, whatever stands beside the key. */
+ * A key with a name belongs to the owner of that name, so that a key can be replaced; as a tenant, the owner is a
+ * digest of the name. A key without a name is an owner of its own, known by its digest. As a salt and in the store an
+ * owner is what the store has recorded for it (session/store_owner.c). Adding other keys changes none of this. */
 #include "api/job.h"
 #include "api/key_hash.h"
 #include "api/quota.h"

@@ -1,14 +1,15 @@
-/* A body is counted before it is parsed.
+/* Counts what is in a body before it is parsed.
  *
- * Design. One pass over the bytes, which minds strings, brackets and commas only, and keeps a frame for each open array
- * or object: where in the request it stands, by a table of places. What is counted there is compared with the table of
- * limits once the pass is over, so that errors tell the number. Along the way it adds up what the values will take in
- * memory: a value of two bytes becomes a hundred, and where the template's engine sees it, hundreds more.
+ * Design. One pass over the bytes knows strings, brackets and commas, and keeps a frame for each open array or object:
+ * where in the request it is, by a table of places. After the pass the counts are compared with the table of limits, so
+ * that an error can tell the number. The pass also adds up the memory that the values will need: a value of two bytes
+ * becomes a hundred, and hundreds more inside the template's engine.
  *
- * The pass is no parser: names are compared with their escapes resolved, so that nothing is hidden from it, and text
- * that is no JSON is counted as well as it goes and then told by the parser.
+ * The pass is not a parser. Names are compared with their escapes resolved, so that escapes hide nothing; text that is
+ * not JSON is counted as far as possible, and the parser reports it.
  *
- * The costs are of jansson 2.14 and glibc's malloc, rounded up; tests/client/test_limits.py measures the server. */
+ * The costs are those of jansson 2.14 and glibc's malloc, rounded up; tests/client/test_limits.py measures the server.
+ */
 #include "api/limits.h"
 
 #include "api/internal.h"

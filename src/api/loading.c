@@ -1,16 +1,16 @@
-/* Tools that a conversation comes to know on its way: deferred ones that a search has found (tool_reference), ones that
- * a message adds, and ones that it takes away (tool_addition, tool_removal).
+/* Tools that appear or disappear in the middle of a conversation: deferred tools that a search has found
+ * (tool_reference), tools that a message adds (tool_addition) or removes (tool_removal).
  *
- * The head of a prompt describes the tools that are there from the beginning. Whatever comes later is described where
- * it comes, in the text of the message that brings it, so that a load costs its own text and nothing before it. The
- * form is the one that Claude Code's search tool promises the model: one JSON object a line, <function> around each and
- * <functions> around them all.
+ * The head of a prompt describes the tools that are there from the beginning. A tool that appears later is described in
+ * the message that brings it, so that loading it costs its own description and changes nothing before it. The
+ * description has the form that Claude Code's search tool announces to the model: one JSON object a line, <function>
+ * around each and <functions> around all.
  *
- * A reply may call the tools of the head and those that the history has brought, less those that it has taken away. A
- * deferred tool that nothing refers to is neither described nor offered, unless tool_choice names it.
+ * A reply may call the tools of the head and those that the history has loaded, except those that it has removed. A
+ * deferred tool to which nothing refers is neither described nor offered, unless tool_choice names it.
  *
- * Invariants. What is printed depends on the tool's value and on the messages before, never on what the request may
- * call. `loaded` and `removed` are as they stand behind the last message that was read; no name is in both. */
+ * Invariants. A description depends on the tool's value and on the messages before it, never on which tools the request
+ * may call. `loaded` and `removed` are the state behind the last message that was read; no name is in both. */
 #include "api/road.h"
 
 #include <stdlib.h>

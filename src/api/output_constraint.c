@@ -1,12 +1,12 @@
-/* What a reply must look like, as the service wants to be told: texts of the chat format become tokens here.
+/* Translates the constraint of a reply from the chat format's texts to the tokens that the service takes.
  *
- * A trigger word that is one token of the vocabulary triggers as that token, and is printed though it is a control
- * token, because the parser needs to see it; any other word becomes a pattern. Texts are tokenised as llama-server does
- * it: nothing is added in front, special tokens are recognised.
+ * A trigger word that is one token of the vocabulary triggers as that token. Although it is a control token it is
+ * printed, because the parser needs to see it. Any other trigger word becomes a pattern. Texts are tokenised as
+ * llama-server does it: nothing is added in front, special tokens are recognised.
  *
- * A grammar is tried before the request is submitted, so that a bad one is refused with a status. The digests of the
- * last good ones are kept: an agent sends the same tools with every request. They begin with the salt, so that no
- * tenant is answered sooner because another one has sent the same grammar. */
+ * A grammar is compiled once before the request is submitted, so that a bad one is refused with a status. The digests
+ * of the last good grammars are kept, because an agent sends the same tools with every request. The digests include the
+ * salt: otherwise the time of an answer would tell a tenant that another one has sent the same grammar. */
 #include "api/job.h"
 
 #include <ctype.h>

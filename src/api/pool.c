@@ -1,14 +1,13 @@
-/* The workers: a few threads that do a part of the jobs' work, first come, first served, as far as no other
- * key waits for it: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are
- * kept free.
+/* The workers: a few threads that parse and render. Jobs run in the order in which they come, with two exceptions: a
+ * job whose key has fewer running jobs goes first, and jobs that only count tokens go last. Besides, threads are
+ * reserved:
  *
- *     one     for jobs that are short: a small body that is little work, or none, or a turn to be kept
- *     two     for those that do not only count, the one included
- *     one     for keys that do not have all the others
+ *     one     for short jobs: small bodies with little work, no body, or storing a turn
+ *     two     for jobs that do more than count tokens, the one above included
+ *     one     for keys that do not already occupy all the others
  *
- * The job on each thread and its beginning are known, for a tick to see a job that takes far longer than it may, and
- * for the end not to wait for one for ever. How many jobs there are is bounded by the number of connections and of
- * detached jobs. */
+ * The job of each thread and its start are recorded, so that the tick notices a job that takes far longer than allowed,
+ * and shutdown does not wait for it for ever. The number of connections and of detached jobs bounds the queue. */
 #include "api/job.h"
 
 #include "base/assert.h"

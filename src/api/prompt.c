@@ -1,8 +1,8 @@
-/* Text to prompt tokens: tokenised in one go, checked against the context: before by its bytes, so that far too much is
- * refused at once, and behind by its tokens. Chats go through history.c.
+/* Turns text into prompt tokens and checks that they fit the context: by the number of bytes before tokenising, so that
+ * far too much text is refused at once, and by the number of tokens after it. Chats go through history.c.
  *
- * The error's words are those by which clients of OpenAI's API know a full context (LiteLLM, aider, OpenHands, Hermes):
- * they compact and go on. Hermes reads the size out of them. */
+ * Clients of OpenAI's API (LiteLLM, aider, OpenHands, Hermes) recognise a full context by the words of the error,
+ * compact their history and go on, so the error uses these words. Hermes reads the size from it. */
 #include "api/internal.h"
 
 #include <stdio.h>

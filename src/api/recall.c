@@ -1,20 +1,19 @@
-/* Tools that a conversation has had before: a prompt is printed on with what it began with.
+/* Keeps the head of a conversation's prompt as it was when the client changes its list of tools.
  *
- * What stands in the head of a prompt is computed again when anything about it changes, and with it the whole
- * conversation. Three things that clients do would change it: they add tools in the middle (a server of tools has
- * connected), put them or their members in another order (a resumed session), or send none at all (a compaction). So
- * each reply is remembered with what its prompt described (session/toolsets.h), and the request that goes on from it is
- * printed like this:
+ * Any change in the head of a prompt would make the whole conversation be computed again. Clients change the list in
+ * three ways: they add tools in the middle (a server of tools has connected), they send tools or their members in
+ * another order (a resumed session), or they send no tools (a compaction). So the tools that a prompt described are
+ * remembered with its reply (session/toolsets.h), and the request that continues from this reply is rendered like this:
  *
  *     no tools                           the known ones stay described; none may be called
- *     all of the head's, by value        the head as it was; those that no prompt has described yet are described at
+ *     all of the head's, by value        the head as it was; tools that no prompt has described yet are described at
  *                                        the end of the first new message, and stay there
  *     anything else                      as it was sent
  *
- * What a reply may call is always what the request offers.
+ * A reply may call exactly the tools that the request offers.
  *
- * Invariants. The chain is over messages as they were sent, so it is the same for every turn. A tool is described
- * behind the last reply that is known, so nothing that was computed before changes. */
+ * Invariants. The chain is over messages as they were sent, so it is the same for every turn. New tools are described
+ * behind the last known reply, so nothing that was computed before changes. */
 #include "api/job.h"
 
 #include "session/toolsets.h"

@@ -1,13 +1,13 @@
-/* Events to a response, whole or streamed.
+/* Turns events into a response, whole or streamed.
  *
- * The text of a chat goes through a hearth_chat_stream, which tells content, reasoning and calls apart: its deltas
- * go to the dialect, its end is the choice's message. That is remembered before anything says that the reply is
- * complete, for a client's next request may come at once. Plain completions are their text.
+ * The text of a chat goes through a hearth_chat_stream, which separates content, reasoning and calls: its deltas go to
+ * the dialect, and the result at its end is the choice's message. This message is remembered before the client learns
+ * that the reply is complete, because the client's next request may come at once. Plain completions are their text.
  *
- * A whole response is written when the last choice is done. A stream begins with its first event (so that an error
- * before it is still a status), or earlier if the dialect wants it so or the wait is long. What a dialect prints is
- * gathered and written once per event. A job without a client (detached, or gone while its turn is kept) goes through
- * the same, and nothing is written. */
+ * A whole response is written when the last choice is done. A stream begins with its first event, so that an error
+ * before it can still be a status; it begins earlier if the dialect wants that or the wait is long. The output of a
+ * dialect is collected and written once per event. A job without a client (detached, or disconnected while its turn is
+ * stored) goes through the same code and writes nothing. */
 #include "api/urgency.h"
 
 #include "base/assert.h"

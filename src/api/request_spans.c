@@ -1,6 +1,6 @@
-/* A request in the file of --trace: a span of all of it, with what is told of it in the log, and inside it one for each
- * phase. They are put when the request has ended, from its report; so phases stand one behind the other, and what a
- * request waited for in between (it was preempted) is not a gap but at the end of its phase. */
+/* The spans of a request in the file of --trace: one for the whole request, with the facts of its log line, and one
+ * inside it for each phase. They are written from the report when the request has ended, so phases follow each other
+ * without gaps: time that was lost in between (a preemption) stands at the end of its phase. */
 #include "api/job.h"
 #include "report/report.h"
 #include "session/json_memory.h"

@@ -1,8 +1,8 @@
 /* GET /requests and GET /requests/{id}: the last requests, and why they were slow.
  *
- * What is told is the reports of access.c, as they are in the ring. Query: limit (default 50), session, key, client,
- * trace, and slow: at least so many milliseconds until the first token. A key sees the requests of its owner; one with
- * the scope admin those of all. */
+ * The answer is made of the reports that access.c has put into the ring. Query: limit (default 50), session, key,
+ * client, trace, and slow (at least so many milliseconds until the first token). A key sees the requests of its owner;
+ * one with the scope admin sees all. */
 #include "api/job.h"
 #include "report/ring.h"
 

@@ -1,14 +1,16 @@
-/* What a reply looks like depends on the request that it answers: on the tools that may be called, on whether there is
- * to be thinking, on a schema. The request that brings it back as history may say something else about all of these, so
- * its own format does not tell what the history says. Replies are read as those to a request with all tools and a free
- * choice, without schema or grammar.
+/* Finds the format in which an earlier reply is to be parsed again.
  *
- * Three things about a reply are its own. What the prompt ended with tells whether there was to be thinking and whether
- * it came behind a result, where some templates begin a reply differently: the format is the one whose generation
- * prompt is that ending. A reply that continued a message has the beginning of that message there, too, which is read
- * with it. And where the reasoning is in the content, the reply was read so that it stays there.
+ * The form of a reply depends on the request that it answered: on the tools that it could call, on thinking, on a
+ * schema. The request that brings the reply back as history may differ in all of these, so its own format does not fit.
+ * Earlier replies are therefore parsed like replies to a request with all tools and a free choice, without schema or
+ * grammar.
  *
- * The request's own format is tried last: what was forced may look like nothing that a free choice gives. */
+ * Three things depend on the reply itself. First, whether it has thinking and whether it follows a tool result, where
+ * some templates begin a reply differently: the end of its prompt tells, and the format whose generation prompt is this
+ * end is taken. Second, a reply that continued a message is parsed together with the beginning of that message. Third,
+ * where the reasoning is part of the content, it stays there.
+ *
+ * The request's own format is tried last: a forced reply may look like nothing that a free choice gives. */
 #include "api/rereading.h"
 
 #include "base/assert.h"

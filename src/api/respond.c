@@ -1,5 +1,5 @@
-/* The answers that end an exchange: a value, or an error in the form of its API. An error that no job has is told to
- * the access log. Without memory an answer is a text that stands here. */
+/* The answers that end an exchange: a value, or an error in the form of its API. Errors without a job are reported to
+ * the access log here. When memory is short, the answer is a constant text of this file. */
 #include "api/job.h"
 
 #include <stdio.h>

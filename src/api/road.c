@@ -1,4 +1,4 @@
-/* The first four phases of a request, in their order, and the end of what they have made. */
+/* The first four phases of a request, in order, and the release of what they have made. */
 #include "api/stored_turns.h"
 
 #include "session/toolsets.h"

@@ -1,11 +1,11 @@
-/* The requests that share state. State is found by a chain of digests that begins with a salt (tier/record.h): requests
- * of different salts never see each other's, whatever their prompts are, and so cannot tell by the time of an answer
- * what another key has asked.
+/* The salt of a request: requests with the same salt share state. State is found by a chain of digests that begins with
+ * the salt (tier/record.h), so requests with different salts never see each other's state, whatever their prompts are.
+ * The time of an answer therefore tells nothing about the prompts of another key.
  *
  * The salt is made of the API key, where there are several, and of the request's own cache_salt. It is a cryptographic
- * digest, because a client may choose a cache_salt to hit another one's. Names of what is hashed stand before it,
- * so that a key is never taken for a cache_salt.
- * Source of the field: vLLM's cache_salt. */
+ * digest, because a client could otherwise choose a cache_salt that collides with another client's. The name of each
+ * part is hashed in front of it, so that a key is never taken for a cache_salt. Source of the field: vLLM's cache_salt.
+ */
 #include "api/internal.h"
 
 #include <openssl/evp.h>

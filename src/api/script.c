@@ -1,17 +1,18 @@
-/* Replies written beforehand, for tests and demonstrations: what a model would have sampled, whatever the engine.
+/* Replies written beforehand, for tests and demonstrations: they stand for what a model would have sampled, on any
+ * engine.
  *
- * A file of JSON lines; empty lines are skipped. Each is one reply:
+ * A file of JSON lines; empty lines are skipped. Each line is one reply:
  *
  *     {"when": {"last": "text", "system": "text", "tools": true}, "reply": "text", "times": 1, "bytes": false}
  *
- * `when` holds conditions on a chat request, all of which must be met, none of which must be there: one of the messages
- * since the last reply contains a text (clients put reminders behind what the user said), one of its system messages
- * does, it has tools or has none. The first line whose conditions are met and that is not used up gives the reply; a
- * request that finds none is answered by the model. `times` is how often a line may be used (0: without limit).
- * The reply is the raw text, tags and all. It is tokenised as a prompt would be, control tokens included; with `bytes`
- * each character by itself, as no tokenizer would do it.
+ * `when` holds conditions on a chat request; all of those that it names must hold. `last`: one of the messages since
+ * the last reply contains the text (clients put reminders behind what the user said). `system`: one of the system
+ * messages contains it. `tools`: the request has tools, or has none. The first line that fits and is not used up gives
+ * the reply; if no line fits, the model answers. `times` is how often a line may be used (0: without limit). The reply
+ * is the raw text, tags included. It is tokenised like a prompt, control tokens included; with `bytes` each character
+ * is a token of its own, which no tokenizer would do.
  *
- * Invariants. Lines are never changed but for `used`, under the mutex. */
+ * Invariants. Lines are never changed, except for `used`, under the mutex. */
 #include "api/job.h"
 
 #include "base/infile.h"

@@ -1,10 +1,10 @@
-/* GET /slots and GET /queue: what is being computed, and what waits, at this moment; and POST /slots/{id}, whose
- * actions have nothing to do: state is kept by itself, in the tree, and not in slots.
+/* GET /slots and GET /queue: what is being computed and what waits at this moment. POST /slots/{id}: accepted, but its
+ * actions have nothing to do, because state is kept in the tree and not in slots.
  *
- * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
- * numbers; their keys are found among the jobs. There is no text of prompts or replies in it. A key sees what is
- * its owner's; of others that a lane is busy and how many wait, and nothing of their sizes, times or names, unless it
- * has the scope admin.
+ * The members of a slot are llama-server's; `hearth` holds those for which llama-server has no name. The service knows
+ * requests by numbers; their keys are found among the jobs. Texts of prompts and replies are not shown. A key sees the
+ * details of its owner's requests. Of other owners' requests it sees only that a lane is busy and how many wait, unless
+ * it has the scope admin.
  * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
 #include "api/slots.h"
 

@@ -1,9 +1,9 @@
-/* Turns of conversations that live in the server: read before a prompt is made, written when the reply is there.
+/* Turns of conversations that live in the server: read before a prompt is rendered, written when the reply is complete.
  *
- * A turn's config is what decides the text in front of its first message, as JSON: system messages, tools, template
- * arguments, and a digest of the template. Where a request has the config of the turn that it goes on from, the exact
- * tokens up to there are known, and only what is new is rendered and tokenised (history.c); with another config they
- * are worthless, and the messages are rendered like any history.
+ * The config of a turn is everything that decides the text in front of its first message, as JSON: system messages,
+ * tools, template arguments, and a digest of the template. If a request has the config of the turn from which it goes
+ * on, the exact tokens up to there are known, and only what is new is rendered and tokenised (history.c). With another
+ * config these tokens are useless, and the messages are rendered like any history.
  *
  * Invariant: out->history is [system messages][the line's messages][the request's own]. */
 #include "api/stored_turns.h"

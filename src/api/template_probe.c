@@ -1,4 +1,4 @@
-/* What a template does, found out at load by rendering messages that differ in one thing. */
+/* Finds out at load what a template does, by rendering messages that differ in one thing. */
 #include "api/internal.h"
 
 #include <stdlib.h>

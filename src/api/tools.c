@@ -1,10 +1,9 @@
-/* Tools of a chat request: tools, tool_choice, parallel_tool_calls, and the names that they had first (functions,
- * function_call).
+/* Tools of a chat request: tools, tool_choice, parallel_tool_calls, and their older names (functions, function_call).
  *
- * Tools are checked and copied: a copy has the members that templates know and no others, so that what clients hang on
- * them (null members, cache_control, strict) does not change a prompt. A named function, a list of allowed ones and
- * "required" concern the reply only: the prompt describes all tools whatever the choice, or it would change with it.
- * Deferred ones are described where a message refers to them (loading.c).
+ * Tools are checked and copied. A copy has only the members that templates know: members that clients add (null
+ * members, cache_control, strict) then do not change a prompt. A named function, a list of allowed ones and "required"
+ * concern only the reply: the prompt describes all tools, because otherwise it would change with the choice. Deferred
+ * tools are described where a message refers to them (loading.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 #include "api/limits.h"

@@ -1,9 +1,9 @@
-/* The header traceparent, by which an agent's own trace finds what the server did for it.
+/* The header traceparent, which connects an agent's own trace with the request here.
  *
  *     VERSION-TRACE-PARENT-FLAGS: 2, 32, 16 and 2 lower-case hexadecimal digits
  *
- * Version ff does not exist; 00 ends there, later ones may go on behind another dash. Traces and parents that are all
- * zero are none. What is anything else is no error: there is no trace then.
+ * Version ff is invalid. Version 00 ends after the flags; later versions may continue behind another dash. A trace or
+ * parent of zeros is invalid. An invalid header is no error: the request then has no trace.
  * Source: W3C Trace Context, section 3.2. */
 #include "api/job.h"
 

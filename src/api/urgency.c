@@ -1,12 +1,13 @@
-/* How much a request matters, and for how long: its class, its deadline, and what else it says about how it is computed
- * rather than what. The fields have the same names in every dialect.
+/* How urgent a request is: its class, its deadline, and the other fields about how it is computed rather than what. The
+ * fields have the same names in every dialect.
  *
- * Of several places that name a class the first wins: the body's priority, the header, service_tier, background. The
- * key bounds it from above: a key for side work asks for interactive turns in vain, without an error, for its
- * client may say the same to every server. Of several deadlines the shortest counts.
+ * The class is taken from the first of these that names one: the body's priority, the header, service_tier, background.
+ * A key may limit the class. A request above this limit is lowered without an error, because its client may send the
+ * same fields to every server. Of several deadlines the shortest counts.
  *
  * A deadline is counted from the request's arrival. X-Stainless-Read-Timeout, which OpenAI's and Anthropic's SDKs send,
- * is none: it is how long they wait for the next byte, and when they have waited they go away, which ends the request.
+ * is not a deadline: it is how long they wait for the next byte. When that has passed they disconnect, which ends the
+ * request.
  * Source: vLLM's `priority`; OpenAI's `service_tier`; Envoy's x-envoy-expected-rq-timeout-ms; llama-server's
  * `return_progress`. */
 #include "api/urgency.h"
