@@ -1,8 +1,8 @@
-/* A chat request: everything of it that template and parser see, and the format of its replies.
+/* Reads a chat request: everything that the template and the parser need, and the format of its replies.
  *
- * An assistant's message at the end is continued, as in llama-server: the reply goes on where it ends. A request can
- * say so (continue_final_message) or forbid it (add_generation_prompt: true, then a new reply follows it). So does a
- * message that says nothing behind it. */
+ * If the last message is the assistant's, the reply continues it, as in llama-server. A request can ask for that
+ * (continue_final_message) or forbid it (add_generation_prompt: true; then a new reply follows). An empty message
+ * behind the assistant's forbids it, too. */
 #include "api/stored_turns.h"
 
 #include "session/first_values.h"

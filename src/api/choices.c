@@ -1,8 +1,8 @@
 /* The envelope of chat and plain completions: choices with an index, whole or as chunks.
  *
- * In a stream each choice has a first chunk, chunks of text, and a last one with finish_reason, timings and receipt;
- * after all of them come a chunk with usage, if that was asked for, and [DONE]. Where a turn is kept the last chunk
- * waits until that has happened: it says that the reply is complete.
+ * In a stream each choice has a first chunk, chunks of text, and a last one with finish_reason, timings and receipt.
+ * A chunk with usage, if the client wants it, and [DONE] follow the last choice. Where a turn is stored, the last
+ * chunk waits for it, because this chunk says that the reply is complete.
  * Source: https://platform.openai.com/docs/api-reference/chat/streaming; timings as llama-server prints them. */
 #include "api/job.h"
 

@@ -1,10 +1,10 @@
-/* Routes, and the life of the whole.
+/* The table of routes, and the start and the end of the API.
  *
- * Order at the end: requests for replies are refused, and /health says so; the service is drained (each running request
- * gets its last event, and so its answer), the HTTP server stops taking requests, the loop ends when the answers are
- * taken, the workers end, the deletion worker ends (they wake it), and what was posted since is run when the HTTP
- * server is freed: jobs without a client are done then, as no client waits for their last events, and what they are
- * still to keep is kept there. Then no job is left. */
+ * Shutdown goes in this order. New requests are refused, and /health says so. The service is drained: each running
+ * request gets its last event, and so its answer. The HTTP server takes no more requests, and its loop ends when the
+ * answers are sent. The workers end, then the deletion worker, which they may still wake. At last the HTTP server is
+ * freed, which runs the work that was posted meanwhile: jobs without a client end there, and store what they have to
+ * store. Then no job is left. */
 #include "api/anthropic/anthropic.h"
 #include "api/feed.h"
 #include "api/idle.h"

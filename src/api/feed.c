@@ -1,12 +1,12 @@
-/* GET /events: what the server does, as a stream of server-sent events, for the page at GET /.
+/* GET /events: what the server does, as server-sent events, for the page at GET /.
  *
- * Once a second the state is printed as one JSON object, for each kind of caller that listens: one that sees
- * everything, or one owner. All streams of a kind get the same text, and none when nothing has changed, or when no
- * stream is open. Reports of requests are taken from the ring as they are kept: those that came since the last time.
- * The first event of a stream has the last FIRST_REQUESTS of them, and what stays the same.
+ * Once a second the state is printed as one JSON object for each kind of listener: those that see everything, and
+ * each owner. All streams of a kind get the same text. Nothing is sent when nothing has changed, and nothing is
+ * printed when no stream is open. Reports of requests come from the ring: those that were added since the last
+ * event. The first event of a stream has the last FIRST_REQUESTS of them, and everything that does not change.
  *
- * Bounds: STREAMS_MAX streams; one whose reader leaves more than UNREAD_MAX bytes is ended, and may come again. A key
- * that is taken away ends its streams at the next event. Loop thread only. */
+ * Bounds: at most STREAMS_MAX streams. A stream is ended when its reader leaves more than UNREAD_MAX bytes unread;
+ * it may connect again. When a key is removed its streams end with the next event. Loop thread only. */
 #include "api/feed.h"
 
 #include "api/job.h"

@@ -1,7 +1,7 @@
-/* What a request asks of the sampler and of the stream: fields that chat and plain completions share.
+/* The fields of a request that set sampling and streaming, which chat and plain completions share.
  *
- * Three tables carry it: numeric fields with their ranges, fields whose type is checked and which are then ignored, and
- * fields that ask for what this release does not have. Anything else in the object is ignored.
+ * Three tables describe them: numeric fields with their ranges, fields whose type is checked and which are then
+ * ignored, and fields that ask for features that hearth does not have. Anything else in the object is ignored.
  * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
 #include "api/internal.h"
 

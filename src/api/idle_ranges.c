@@ -1,6 +1,6 @@
-/* What was computed ahead of the conversations that have ended last, so that receipts and reports tell it apart from
- * what a request has computed itself. A conversation is known by the chain of its messages up to the reply that it goes
- * on from. */
+/* Remembers for the conversations that ended last which tokens were computed in idle time, so that receipts and
+ * reports can count them apart from what the request itself has computed. The key of a conversation is the chain of
+ * its messages up to the reply from which it continues. */
 #include "api/idle.h"
 
 void hearth_idle_note(struct hearth_idle *idle, struct hearth_digest replied, size_t from, size_t to) {

@@ -1,7 +1,8 @@
-/* What a request's key allows: its scopes, and its limits (quota.h), told in the headers that SDKs read.
+/* Checks what a request's key allows: its scopes, and its limits (quota.h), which are also sent in the headers that
+ * SDKs read.
  *
- * Every answer to a limited key says what is left. A request counts when it is about to begin, behind everything else
- * that may be said against it; what is refused costs nothing.
+ * Every answer to a key with limits says what is left. A request is counted after all other checks, just before it
+ * begins, so a request that is refused costs nothing.
  * Source: https://platform.openai.com/docs/guides/rate-limits, https://docs.claude.com/en/api/rate-limits */
 #include "api/job.h"
 #include "api/quota.h"

@@ -1,7 +1,8 @@
-/* GET and POST /lora-adapters, and the field `lora` of a request: the adapter that the model was loaded with.
+/* GET and POST /lora-adapters, and the field `lora` of a request: the adapter that was loaded with the model.
  *
- * State is the model's together with its adapter at one scale, which is part of the fingerprint. So the scale holds for
- * as long as the server runs: a request for the same one is granted, and for another one refused.
+ * State depends on the model, its adapter and the adapter's scale, and all three are part of the fingerprint. So the
+ * scale cannot change while the server runs: a request for the same scale is granted, one for another scale is
+ * refused.
  * Source: llama-server's README. */
 #include "api/job.h"
 

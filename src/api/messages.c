@@ -1,11 +1,11 @@
-/* Messages of a chat request, from JSON to the form that everything else knows.
+/* Reads the messages of a chat request from JSON into one normal form.
  *
- * Checked here: roles, types, what must be there. Undone here: whatever clients write in more than one way. Content
- * parts become one string (joined by newlines, as llama.cpp does for templates that know strings only), nulls are as
- * good as absent, arguments may be an object or its text, reasoning has two names, calls and their results an older
- * form. Everything else in a message (annotations, audio, cache_control, …) is not printed by any template and is left
- * behind, and so are messages that say nothing: clients leave them in a history, and templates would print an
- * empty turn. Parts that are no text become notes (content.c).
+ * Roles, types and required members are checked. Where clients write the same thing in several ways, one remains:
+ * content parts become one string (joined by newlines, as llama.cpp does for templates that know only strings), null
+ * is like an absent member, arguments may be an object or its text, reasoning has two names, calls and their results
+ * have an older form. Everything else in a message (annotations, audio, cache_control, …) is dropped, because no
+ * template prints it. Empty messages are dropped, too: clients leave them in a history, and templates would print an
+ * empty turn. Parts that are not text become notes (content.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 

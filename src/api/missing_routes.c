@@ -1,5 +1,5 @@
-/* Routes of llama-server that are not there, and what to do instead: a client that is pointed here in its place is told
- * so in one line. docs/api.md has the same table. */
+/* Routes of llama-server that hearth does not have. A client that asks for one is told in one line what to do
+ * instead. docs/api.md has the same table. */
 #include "api/internal.h"
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
-/* What a response has cost, summed up over its choices, as usage (OpenAI) and timings (llama-server).
+/* Adds up what a response has cost over its choices, as usage (OpenAI) and timings (llama-server).
  *
- * Tokens of a prompt count once, by its first choice (the others find it in the cache); sampled tokens count all;
- * generation times run at the same time, so the longest one stands for them. */
+ * Prompt tokens count once, for the first choice, as the others find them in the cache. Sampled tokens of all
+ * choices are added. The choices are generated at the same time, so the longest generation time counts. */
 #include "api/job.h"
 
 static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {

@@ -1,8 +1,8 @@
 /* GET / and the files that belong to it: the page that shows what the server does and why requests were slow.
  *
- * The files hold no data, so no key is needed for them: the page asks for one, and sends it with each request for data.
- * The policy lets the page load its own files and ask its own server, and nothing else: no script or style within the
- * markup, no other origin, no frame around it. A copy that a browser has is good as long as its tag is.
+ * The files hold no data, so they need no key: the page asks for one and sends it with each request for data. The
+ * Content-Security-Policy lets the page load its own files and ask its own server, and nothing else: no script or
+ * style within the markup, no other origin, no frame around it. A browser's copy is valid as long as its ETag is.
  * Source: https://www.w3.org/TR/CSP3/; RFC 9110, section 13.1.2 (If-None-Match). */
 #include "api/ui.h"
 

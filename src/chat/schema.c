@@ -1,23 +1,23 @@
-/* JSON schemas that a grammar keeps.
+/* Turns a JSON schema into a stronger one that common's converter can express.
  *
- * common's converter makes a grammar of a schema, but drops what it has no words for (uniqueItems, number bounds, if,
+ * common's converter makes a grammar of a schema, but drops what it cannot express (uniqueItems, number bounds, if,
  * what stands beside anyOf, …), so that a reply may be invalid; some of its rules are wrong. So a schema is first
- * turned into a stronger one, of which every value is valid by the original, in the few forms that the converter is
- * known to keep. Where there is none that is worth having, the schema is refused and the client told which keyword it
- * is.
+ * turned into a stronger one (each of its values is valid by the original), written in the few forms that the
+ * converter translates correctly. If no useful stronger schema exists, the schema is refused and the client is told
+ * which keyword is at fault.
  *
- * Design. Schemas that must hold at once are one list (`all`): a schema beside its allOf, a reference and what stands
- * beside it, a property and what the additionalProperties of another say. hearth_schema_make() flattens such a list:
- * references and allOf are put in their place, each choice of anyOf and oneOf is made together with all the rest; what
- * is left is a list of flat schemas, of which a value is made type by type (schema_compound.c, schema_value.c). A lone
- * reference stays one, to a definition of ours, so that schemas may be recursive.
+ * Design. Schemas that must hold at once are one list (`all`): a schema beside its allOf, a reference and its
+ * siblings, a property and what the additionalProperties of another schema say. hearth_schema_make() flattens such a
+ * list: references and allOf are replaced by what they mean, each choice of anyOf and oneOf is made together with
+ * all the rest. The result is a list of flat schemas, which schema_compound.c and schema_value.c make type by type.
+ * A reference without siblings stays a reference, to a definition of our own, so that schemas may be recursive.
  *
- * oneOf: a value must be valid by no other choice; whether two choices exclude each other is found by making the list
- * of both, which must come out empty.
+ * oneOf: a value must be valid by no other choice. To prove that two choices exclude each other, the list of both is
+ * made, which must come out empty.
  *
- * Invariants. What is made is valid by the original for every value: keywords are either kept, made true by
- * construction, known to be annotations, or refused. The work is bounded by a number of visits. Everything made on the
- * way is in `owned`. */
+ * Invariants. Each value of the result is valid by the original: every keyword is either kept, made true by
+ * construction, known to be an annotation, or refused. The work is bounded by a number of visits. Everything that is
+ * made on the way is in `owned`. */
 #include "chat/schema_internal.h"
 
 #include "base/utf8.h"

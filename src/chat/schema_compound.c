@@ -1,12 +1,13 @@
 /* Schemas of arrays and objects.
  *
- * Design. common's converter keeps arrays of one kind of item with a least and a greatest number, tuples of exactly as
- * many items as are listed, objects of exactly the declared properties (required ones in any case, the others or not,
- * in the order of the list), and objects of any names with one kind of value. What a schema says beyond that is made
- * true by construction: declared properties become required, or go; objects with declared properties are closed; tuples
- * have the length that is allowed. Source: json-schema-to-grammar.cpp. Of it known and avoided: additional properties
- * beside declared ones (the grammar of their names lets broken escapes through), names required but not declared
- * (dropped), items beside prefixItems (the latter dropped), boolean schemas (refused).
+ * Design. common's converter can express arrays of one kind of item with a least and a greatest number, tuples of
+ * exactly as many items as are listed, objects of exactly the declared properties (required ones always, the others
+ * optionally, in the order of the list), and objects of any names with one kind of value. Everything else in a
+ * schema is made true by construction: declared properties become required, or go; objects with declared properties
+ * are closed; tuples have the length that is allowed. Errors of the converter that are known and avoided: additional
+ * properties beside declared ones (the grammar of their names lets broken escapes through), names that are required
+ * but not declared (dropped), items beside prefixItems (the latter dropped), boolean schemas (refused).
+ * Source: json-schema-to-grammar.cpp
  *
  * Invariants. See schema.c. */
 #include "chat/schema_internal.h"

@@ -1,4 +1,4 @@
-/* From a list of schemas that must hold at once to one that the converter keeps. See schema.c. */
+/* Makes one schema that the converter can express from a list of schemas that must hold at once. See schema.c. */
 #include "base/cancel.h"
 #include "chat/schema_internal.h"
 

@@ -1,4 +1,5 @@
-/* What every step of making a schema stronger needs: memory, why there is no stronger form, the form of keywords.
+/* What every step of making a schema stronger uses: memory, the reason why no stronger form exists, the shape of
+ * keywords.
  *
  * Invariants. A step that returns NULL or false has set the fate, and for REFUSED the message. See schema.c. */
 #include "chat/schema_internal.h"

@@ -1,11 +1,11 @@
 /* Ranges of numbers as GBNF.
  *
- * Design. A bound is a whole number and six decimals. The numbers of each sign between two bounds are written digit by
- * digit: those with the whole part of the lower bound and at least its decimals, those with a whole part between the
- * two, those with the whole part of the upper bound and at most its decimals. There are no exponents, and no more than
- * fifteen digits before the point: what is left out is valid, just not offered.
+ * Design. A bound is a whole number and six decimals. The numbers of each sign between two bounds are written digit
+ * by digit: those with the whole part of the lower bound and at least its decimals, those with a whole part between
+ * the two, those with the whole part of the upper bound and at most its decimals. Exponents and more than fifteen
+ * digits before the point are not offered, although such numbers are valid.
  *
- * Invariants. Every number that is printed lies in the range, as a decimal and as the nearest double. */
+ * Invariants. Every number of the grammar lies in the range, as a decimal and as the nearest double. */
 #include "chat/schema_internal.h"
 
 #include "base/assert.h"

@@ -1,12 +1,12 @@
-/* Regular expressions as common's converter can take them.
+/* Rewrites regular expressions for common's converter.
  *
- * Design. A JSON schema's pattern may match anywhere in a string; common's converter wants it anchored,
- * and takes it as a grammar of the raw JSON text, in which a quote, a backslash or a control character is an escape. So
- * a pattern is parsed here and printed anew: every set of characters without what JSON must escape, beside the short
- * escapes of those that belong to it. Where dialects differ (\w and \d beyond ASCII) the smaller set is taken. What no
- * grammar can do (looking around, references back, word boundaries) is an error.
+ * Design. The pattern of a JSON schema may match anywhere in a string. common's converter wants it anchored, and
+ * takes it as a grammar of the raw JSON text, in which a quote, a backslash or a control character is an escape. So
+ * a pattern is parsed here and printed anew: each set of characters without those that JSON must escape, beside the
+ * short escapes of those that belong to it. Where regular expression dialects differ (\w and \d beyond ASCII) the
+ * smaller set is taken. What no grammar can express (look-around, back-references, word boundaries) is an error.
  *
- * Invariants. What is printed never matches more than what was asked for. */
+ * Invariants. The result never matches more than the original. */
 #include "chat/schema_internal.h"
 
 #include <stdlib.h>

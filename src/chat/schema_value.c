@@ -1,10 +1,11 @@
-/* Schemas of single values: numbers, strings, and which of a list of values are valid.
+/* Schemas of single values: numbers, strings, and the valid ones of a list of values.
  *
- * Design. common's converter keeps an integer between two bounds, a string of a known format, of a greatest length, or
- * of a pattern; and lists of values. Everything else is turned into one of these, into a stronger one where needed, or
- * into GBNF that hearth_chat_schema_fill() puts in the place of a constant. Source: json-schema-to-grammar.cpp. Of it
- * known and avoided: bounds on one side only (105 as a minimum lets 15 through, and a negative maximum "-05"), lengths
- * beside a pattern or a format, and escapes that count as two characters where one is meant. */
+ * Design. common's converter can express an integer between two bounds, a string of a known format, of a greatest
+ * length, or of a pattern, and lists of values. Everything else is turned into one of these, into a stronger one
+ * where needed, or into GBNF with which hearth_chat_schema_fill() replaces a constant. Errors of the converter that
+ * are known and avoided: bounds on one side only (105 as a minimum lets 15 through, and a negative maximum lets
+ * "-05" through), lengths beside a pattern or a format, and escapes that count as two characters where one is meant.
+ * Source: json-schema-to-grammar.cpp */
 #include "chat/schema_internal.h"
 
 #include <math.h>

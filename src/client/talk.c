@@ -1,9 +1,9 @@
 /* A conversation with the server.
  *
- * In a session the server has the history and only the new message is sent; without one it is here and all of it
- * is sent every time, as chat completions have it. A reply that was stopped stays in that history as far as it came; a
- * message that got no reply does not, so that it can be sent again. What becomes of a stopped reply in a session is the
- * server's business. */
+ * In a session the server has the history, and only the new message is sent. Without a session the history is here,
+ * and all of it is sent every time, as chat completions require. A stopped reply stays in this history as far as it
+ * was received. A message without a reply does not stay, so that it can be sent again. In a session the server
+ * decides what remains of a stopped reply. */
 #include "client/client.h"
 
 #include "base/clock.h"

@@ -1,9 +1,9 @@
-/* The tables of a frame: lanes, requests that wait, and below them the last requests, or the selected row in full.
+/* The tables of a frame: lanes, waiting requests, and below them the last requests, or the selected row in full.
  *
- * A table has columns of fixed widths, each with a rank: where there is no room for all, those of the highest ranks are
- * left out, and what is left over goes to the one that can use it. Lanes come first, what waits gets half of what they
- * leave, and a table with more rows than room shows those around the selected one. Names and texts are those of others:
- * they are printed so that a terminal obeys nothing in them. */
+ * A table has columns of fixed widths, each with a rank. When the screen is too narrow, columns of the highest ranks
+ * are left out; space that remains goes to the column that can use it. Lanes come first, waiting requests get half
+ * of the remaining lines, and a table with more rows than lines shows those around the selected one. Names and texts
+ * come from clients, so control characters in them never reach the terminal. */
 #include "client/top.h"
 
 #include <math.h>

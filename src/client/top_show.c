@@ -1,8 +1,8 @@
-/* A frame of `hearth top`: totals, then its tables (top_rows.c), then what keys do, or what is wrong.
+/* A frame of `hearth top`: totals, then its tables (top_rows.c), then the keys, or what is wrong.
  *
- * A line of totals begins with its most important part; what does not fit is left out. Numbers that the server does not
- * tell are "-". Rates are of the time between two samples; counters that have become smaller are those of a server that
- * was started again, and tell nothing about that time. */
+ * A line of totals begins with its most important part; parts that do not fit are left out. Numbers that the server
+ * does not tell are "-". Rates are over the time between two samples. If a counter has become smaller, the server
+ * was restarted, and there is no rate for that time. */
 #include "client/top.h"
 
 #include <math.h>

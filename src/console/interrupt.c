@@ -1,5 +1,5 @@
-/* See interrupt.h. The handler sets a flag and writes to a pipe, since a signal that arrives between a test of the flag
- * and a wait would else be missed. */
+/* See interrupt.h. The handler sets a flag and also writes to a pipe: a signal between a test of the flag and a wait
+ * would otherwise be missed. */
 #include "console/interrupt.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Numbers, prompts and progress as people read them. What is shown of a prompt was written by anybody: control
- * characters never reach the terminal. */
+/* Formats numbers, prompts and progress for people. Text of prompts may come from anywhere, so control characters
+ * never reach the terminal. */
 #include "console/show.h"
 
 #include <inttypes.h>

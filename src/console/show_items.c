@@ -1,5 +1,5 @@
-/* See items.h. Whatever an item lacks is left out, and what is of no known type is named by its type: the database may
- * have been written by a later hearth, and an imported file by anybody.
+/* See items.h. A missing member is left out, and an item of unknown type is shown by its type's name: a later hearth
+ * may have written the database, and an imported file may come from anywhere.
  * Source: https://platform.openai.com/docs/api-reference/responses/object (output items) */
 #include "console/show_items.h"
 

@@ -1,5 +1,5 @@
-/* The addresses that connections come from, and how many connections each may have: half of all, but for those of this
- * machine no limit unless one was given, since everything behind a proxy comes from there.
+/* Counts connections by address and limits them: an address may have half of all connections. Addresses of this
+ * machine have no limit unless one was set, because everything behind a proxy comes from there.
  *
  * Invariant: an address is in the table as long as it has connections. */
 #include "base/assert.h"

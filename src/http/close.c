@@ -1,8 +1,9 @@
-/* The end of a request and of a connection.
+/* Ends requests and connections.
  *
- * A connection is destroyed only from the loop (a callback of libevent, posted work), never below a call that the
- * handler makes: those doom it. An exchange that is open when its connection ends is told that the client is gone,
- * after it was freed. The last connection of a server that stops ends its loop. */
+ * A connection is destroyed only by the loop (a callback of libevent, posted work). Below a call of the handler it
+ * is only marked (`doomed`). If an exchange is open when its connection ends, it is
+ * destroyed first, and then its handler learns that the client has gone. A server that stops ends its loop with its
+ * last connection. */
 #include "base/assert.h"
 #include "http/conn.h"
 

@@ -1,12 +1,12 @@
-/* The callbacks of a connection: its timer, its socket, its beginning. The states are in state.c.
+/* The callbacks of a connection: timer, socket, start. state.c has the states.
  *
- * After an error the rest of the request is thrown away as it arrives, and the socket is closed only when the client
- * has closed its side (LINGER, until it is silent for a while): closing with unread bytes would reset the connection
- * and the client would never see the answer.
+ * After an error the rest of the request is read and dropped, and the socket is closed only when the client has
+ * closed its side or has been silent for a while (LINGER). Closing with unread bytes would reset the connection, and
+ * the client would never see the answer.
  *
- * A client that closes its side may have gone, or may still wait for what it has asked for. With half a request, or
- * with nothing to wait for, it has gone. While its request is answered it is asked (peer.c); what it has sent before,
- * other requests among it, is answered in turn, and then the connection ends. */
+ * A client that closes its sending side may have gone, or may still wait for its answer. It has gone if only half a
+ * request has arrived, or if it waits for nothing. While its request is being answered, peer.c finds out. Requests
+ * that it had sent before are answered in turn, and then the connection ends. */
 #include "http/conn.h"
 
 #include "base/clock.h"

@@ -1,9 +1,9 @@
-/* Which connection is evicted when there are too many.
+/* Chooses the connection to evict when there are too many.
  *
- * As many connections are open as may be: a new one takes the place of the one that has been idle, or at its handshake
- * or head, for longest; if there is none, of the one that is slowest at sending its body or at taking the end of its
- * answer. Only those that have been at it for a second are looked at. A request that is being answered is left alone.
- * The same holds among the connections of one address, when it has as many as one may have. */
+ * At the limit a new connection takes the place of the one that has been longest in IDLE, SHAKE or HEAD. If there is
+ * none, it takes the place of the one that is slowest at sending its body or at reading the end of its answer; only
+ * connections that have done so for a second are candidates. A request that is being answered is never evicted. The
+ * same rules hold within one address that has reached its own limit. */
 #include "base/clock.h"
 #include "http/conn.h"
 

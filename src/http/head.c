@@ -1,10 +1,10 @@
-/* What can be said against a request by its head alone, beyond what llhttp refuses by itself.
+/* Checks the head of a request, beyond what llhttp itself refuses.
  *
- * llhttp, without any of its lenient flags, refuses what is no HTTP: a bare LF, a folded line, a space before a colon,
- * a control character in a value, a chunk that does not end in CRLF, Content-Length beside Transfer-Encoding. What is
- * left to this file is what two programs could read differently although each line is well formed: headers that may
- * stand once and stand twice, a host that is missing or not one, a coding that is not known here, a target that names
- * another host than the Host header does.
+ * llhttp, without any of its lenient flags, refuses what is not HTTP: a bare LF, a folded line, a space before a
+ * colon, a control character in a value, a chunk that does not end in CRLF, Content-Length beside Transfer-Encoding.
+ * This file refuses what is well formed but can be understood in two ways: a second copy of a header that may occur
+ * once, a missing or malformed Host, an unknown transfer coding, a target that names another host than the Host
+ * header does.
  *
  * Source: RFC 9112, sections 2.3, 3.2, 6.1, 6.3, 7.4; RFC 9110, sections 5.3, 7.2, 9.3, 15.5, 15.6 */
 #include "http/conn.h"

@@ -1,8 +1,9 @@
-/* Where clients come in: an address and port, or a socket in the file system ("unix:PATH").
+/* Listens on an address and port, or on a socket in the file system ("unix:PATH").
  *
- * The socket of a path has its mode before anybody can see it: the kernel makes the file with the mode that the socket
- * has when it is bound, and it is widened, if at all, afterwards. A file that is there already is replaced only when it
- * is a socket without a listener, and at the end the file is removed only when it is still this server's. */
+ * The socket in the file system never has a wider mode than asked for: the kernel creates the file with the mode
+ * that the socket has when it is bound, which is narrow; a wider mode is set afterwards. An existing file is
+ * replaced only when it is a socket without a listener. At the end the file is removed only when it is still this
+ * server's. */
 #include "http/conn.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* See origin.h. Hosts are compared without their port and one dot behind them, in any case: what a port is forwarded to
- * is no secret, and a name that was rebound is foreign with every port.
+/* See origin.h. Hosts are compared in any case, without their port and without one trailing dot. The port does not
+ * matter: it is no secret, and a name that was rebound is foreign with every port.
  *
- * An address as such in Host is no danger: only its owner can make a browser go to it. Only the one that the
- * connection has come to is taken all the same, so that the rule is a short one. */
+ * A numeric address in Host would be harmless, because only its owner can make a browser go there. Still only the
+ * address to which the connection was made is accepted, which keeps the rule short. */
 #include "http/origin.h"
 
 #include "base/buf.h"

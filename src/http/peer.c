@@ -1,19 +1,21 @@
-/* Whether a client that has closed its side is still there.
+/* Finds out whether a client that has closed its sending side still waits.
  *
- * The end of what a client sends looks the same whether it closed its socket, as an SDK does after a timeout
- * or when its user has left, or only the sending half of it, as `nc -N` does, and waits for its answer. An
- * abandoned request must not keep a lane; one that is waited for must be answered. The difference shows when
- * something is written: a closed socket answers with a reset, which the kernel then tells of.
+ * The end of input looks the same whether the client has closed its socket (an SDK after a timeout, or its user has
+ * left) or only the sending half of it (`nc -N`, which waits for its answer). An abandoned request must not keep a
+ * lane; a request that is waited for must be answered. The difference shows when something is written: a closed
+ * socket answers with a reset, of which the kernel then tells.
  *
- * So such a client is asked, at once and every ASK_US, with what a client has to ignore: before the answer begins an
- * interim response, 100 (Continue), which may come before any final one (RFC 9110, section 15.2); in a stream of
- * events a comment. A client of HTTP/1.0 knows no interim responses: it gets, byte by byte, the nine with which every
- * answer begins, whatever its status; after these the kernel goes on asking (TCP keep-alive). Between the questions the
- * socket is looked at, soon and then less often. What cannot be asked counts as gone: a client that has taken all of an
- * answer that has begun, is no stream of events and goes on, and one that has ended TLS, where no client leaves one
- * half open. A socket of the file system tells by itself. Nothing is asked while output waits: that asks, too.
+ * So such a client gets something that it has to ignore, at once and every ASK_US. Before the answer begins that is
+ * an interim response, 100 (Continue), which may precede any final one (RFC 9110, section 15.2); in a stream of
+ * events it is a comment. HTTP/1.0 knows no interim responses, so such a client gets, byte by byte, the nine bytes
+ * with which every answer begins; after these, TCP keep-alive goes on asking. In between, the socket is tested, at
+ * first often and then less often. Two kinds of clients cannot be asked and count as gone: one that has read all
+ * that there is of an answer that goes on and is not a stream of events, and one that has ended TLS, since no client
+ * closes only half of TLS. A socket of the file system reports a closed peer by itself. Nothing is sent while other
+ * output waits, because that output has the same effect.
  *
- * Others choose one side: nginx and Go take the end for a cancellation (499, a cancelled context), Node for a half. */
+ * Other servers choose one side: nginx and Go treat the end of input as a cancellation (499, a cancelled context),
+ * Node as a half-closed connection. */
 #include "base/clock.h"
 #include "http/conn.h"
 

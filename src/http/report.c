@@ -1,8 +1,8 @@
-/* What is said about clients that are refused, cut off or dropped.
+/* Log lines about clients that are refused, cut off or dropped.
  *
- * Every such line has a cause. A client that does it a thousand times a second must not fill the disk: of each
- * REPORT_US the first REPORT_LINES lines are written, the others are counted, and their number is written at the end. A
- * path is the client's text: only what can be printed is. */
+ * A client that causes such a line a thousand times a second must not fill the disk. In each period of REPORT_US
+ * only the first REPORT_LINES lines are written; the others are counted, and the period ends with their number. A
+ * path is the client's text, so only its printable characters are written. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "http/conn.h"

@@ -1,12 +1,12 @@
-/* Reads requests: from bytes to an exchange that the handler has.
+/* Reads requests: from bytes to an exchange for the handler.
  *
- * llhttp is paused twice in a request. At the end of its head, so that the handler can refuse it before its body
- * is read (outside of the parser's callbacks, from where it could not be answered), and at its end, so that the bytes
- * of a pipelined one stay in the input buffer until the response before it is written, and other connections have had
- * their turn. A request without a body has its head shown to the handler at its end: nothing is lost when it is
- * refused, and the connection lives on.
+ * llhttp is paused twice in a request. It is paused at the end of the head, so that the handler can refuse the
+ * request before its body is read; inside of the parser's callbacks an answer could not be sent. It is paused at the
+ * end of the request, so that a pipelined request stays in the input buffer until the response before it is written
+ * and other connections have had their turn. If a request has no body, the handler sees the head at the end of the
+ * request: nothing is lost when it is refused, and the connection stays open.
  *
- * While a request is being answered the connection goes on reading, for one reason: to see at once that the client has
+ * While a request is being answered the connection goes on reading, only to notice at once that the client has
  * closed its side.
  *
  * Invariants: `exchange` is set in BUSY, and in BODY. `body` is counted in the server's `bodies_bytes`. */

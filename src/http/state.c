@@ -1,4 +1,4 @@
-/* The state of a connection, its deadlines, and what it has written.
+/* The state of a connection, its deadlines, and its output.
  *
  *   SHAKE (with TLS)
  *     |
@@ -7,17 +7,17 @@
  *                             \  error         \  error         \  answered, close
  *                              `----------------`----------------`-----> FLUSH -----> closed, or LINGER
  *
- * One timer serves all deadlines: it is set to the next one. The reader's window is looked at STALL_LOOKS times in
- * stall_us while something waits for it: only a whole window in which it took too little, and in which it never had
- * everything, cuts it off.
+ * One timer serves all deadlines: it is set to the next one. While output waits for the reader, its progress is
+ * sampled STALL_LOOKS times in stall_us. The connection is cut off only after a whole such window in which the
+ * reader took too little and never had read everything.
  *
- * Memory. What was written and is not with the kernel yet is counted over all connections. When it is more than
- * `unread_bytes`, the connection that has most of it is cut off before another byte is written, and so on: one answer
- * may be large, as long as it is read.
+ * Memory. Output that the kernel has not taken yet is counted over all connections. While the sum is above
+ * `unread_bytes`, the connection with the most of it is cut off before another byte is written. So one answer may be
+ * large as long as it is read.
  *
- * Invariants: SHAKE, IDLE and HEAD connections, and no others, are in the server's quiet list, in the order in which
- * they entered the state. `unread_bytes` of the server is the sum of the connections' that are not doomed. A doomed
- * connection is closed by its timer, which runs next and is not set again. */
+ * Invariants: exactly the connections in SHAKE, IDLE and HEAD are in the server's quiet list, in the order in which
+ * they entered the state. `unread_bytes` of the server is the sum over the connections that are not doomed. The
+ * timer of a doomed connection runs next, closes it, and is not set again. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "http/conn.h"

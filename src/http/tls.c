@@ -1,9 +1,9 @@
 /* TLS, by OpenSSL below libevent's buffers.
  *
- * A context holds the certificate and its key; connections take a reference to the one that is in force when they are
- * accepted, so another one can take its place at any time. TLS 1.2 is the least, and HTTP/1.1 the only protocol: a
- * client that offers others alone is refused by ALPN, before it sends what is not understood here. What is said of
- * files comes from OpenSSL; a key with a passphrase is refused instead of asked for on a terminal. */
+ * A context holds the certificate and its key. A connection refers to the context that is current when it is
+ * accepted, so the context can be replaced at any time. TLS 1.2 is the minimum, and HTTP/1.1 the only protocol: a
+ * client that offers only others is refused by ALPN before it sends anything. Messages about files come from
+ * OpenSSL. A key with a passphrase is refused; nothing asks for it on a terminal. */
 #include "http/conn.h"
 
 #include "base/log.h"
