@@ -1,6 +1,6 @@
-/* Checkpoints, on the vtable's own operations: the state goes out as a snapshot and comes back as one, behind the
- * addressable part that was kept. So they hold for every engine and class for which snapshots do, and cost no sequence
- * of their own.
+/* Checkpoints, made of the vtable's own operations: the non-addressable state is exported as a snapshot and imported
+ * again; the addressable state stays in the sequence. So they work on every engine and class with snapshots, and
+ * need no sequence of their own.
  *
  * Invariant: a checkpoint's blob is that of its position, or its position is 0. */
 #include "engine/checkpoint.h"

@@ -1,7 +1,7 @@
-/* What is the same for every engine: names of the memory classes, how tokens may be chosen, and tokens
- * as grammars ask for them.
+/* What all engines share: names of the memory classes, defaults and checks of sampling parameters, and tokens in the
+ * form that grammars need.
  *
- * The defaults are those of llama-server, so that a client that names no parameters gets the same kind of text. */
+ * The defaults are those of llama-server, so that a client that sets no parameters gets the same kind of text. */
 #include "engine/engine.h"
 
 #include "base/assert.h"

@@ -1,8 +1,8 @@
 /* The llama engine: loading a model, making its context, and the decode step.
  *
- * Everything that can be wrong with a file is found out before llama.cpp sees it, because llama.cpp answers some of it
- * with an abort: the GGUF is inspected first, architectures that are known to abort are refused by name, and a context
- * that cannot fit is refused by arithmetic (the kernel would promise the memory and kill the process later).
+ * llama.cpp answers some faults of a file with an abort, so faults are found before llama.cpp sees the file: the
+ * GGUF is inspected first, architectures that are known to abort are refused by name, and a context that cannot fit
+ * is refused by arithmetic (the kernel would promise the memory and kill the process later).
  *
  * One context serves all lanes: unified KV, one sequence per lane, spare ones, and one through which pages travel
  * (llama_state.c). The thread that drives the engine owns the context; tokenising needs only the vocabulary and may

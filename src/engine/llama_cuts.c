@@ -1,14 +1,14 @@
-/* Where a text can be cut for the tokenizer without changing a token: before a text that the vocabulary takes for a
- * token of its own (control tokens, and those that a user has defined).
+/* Finds where a long text can be cut for the tokenizer without changing a token: in front of a text that is a token
+ * of its own in the vocabulary (control tokens, and tokens that a user has defined).
  *
- * llama.cpp tells these apart before anything else, and tokenises what stands between them by itself. It keeps the
- * pieces in a list that it walks from its beginning for each of them: 80,000 control tokens in one text take half a
- * minute. So a long text is given to it in parts.
+ * llama.cpp separates these tokens first and tokenises the text between them piece by piece. It keeps the pieces in
+ * a list and walks this list from its beginning for each piece: 80,000 control tokens in one text take half a
+ * minute. So llama.cpp gets a long text in parts.
  *
- * A cut is clean where such a token begins, and no other one that begins before reaches over it: longer ones are taken
- * first. Tokens that take white space in front of them along are no place for one.
+ * A cut is clean where such a token begins and no token that begins earlier reaches over this place (longer tokens
+ * are taken first). Tokens that also take the white space in front of them are no place for a cut.
  *
- * The texts are sorted, and a match is found by narrowing the range of those that begin alike, byte by byte. */
+ * The texts are sorted. A match is found by narrowing the range of texts with the same beginning, byte by byte. */
 #include "engine/llama_engine.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* llama.cpp's log, line by line into hearth's.
+/* Passes llama.cpp's log to hearth's, line by line.
  *
- * llama.cpp is chatty: what it calls information and warnings is debugging output for a server.
- * Errors come through as warnings, because the call that caused them fails and hearth reports that itself.
+ * What llama.cpp calls information and warnings is debugging output for a server. Its errors become warnings,
+ * because the call that caused them fails, and hearth reports this itself.
  *
- * Its C API says only *that* something failed. The reason stands in the log, so the last error of each thread is kept
- * for the message that the caller gets. */
+ * llama.cpp's C API tells only that something failed; the reason is in the log. So the last error of each thread is
+ * kept for the message that the caller gets. */
 #include "engine/llama_engine.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
-/* Where a model's weights go and how they are read: devices, buffers, overrides of the metadata. Texts as llama-server
- * takes them become the arrays that llama_model_params points at; they are needed while the model is loaded. */
+/* Where the weights of a model go and how they are read: devices, buffers, overrides of metadata. Texts in
+ * llama-server's form become the arrays to which llama_model_params points; they must live until the model is
+ * loaded. */
 #include "engine/llama_engine.h"
 
 #include <errno.h>

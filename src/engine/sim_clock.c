@@ -1,7 +1,7 @@
-/* The sim engine's clock and its faults: what the rest of it asks while it works.
+/* The sim engine's clock and its faults.
  *
- * Time is a sum of costs, which the other files spend; with `real_time` they are slept as well, and the clock is the
- * real one. A fault is set by a test, from any thread, for the nth call of an operation. */
+ * Time is a sum of costs, which the other files add. With `real_time` they are also slept, and the clock is the real
+ * one. A test sets a fault, from any thread, for the nth call of an operation. */
 #include "engine/sim_parts.h"
 
 #include "base/clock.h"

@@ -1,8 +1,8 @@
-/* Admission: a queued task gets a lane, or steps aside.
+/* Admission: a queued task gets a lane, or is held back.
  *
- * plan → wait for a lane that is computing what this prompt begins with? → save what the target lane would lose →
- * restore → start. Everything that fails on the way costs only computation: what could not be restored is gone from the
- * store, and the next plan is made without it. */
+ * plan → wait, if a lane is computing what this prompt begins with → save what the target lane would lose → restore
+ * → start. A failure on the way costs only computation: what could not be restored is removed from the store, and
+ * the next plan is made without it. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* Requests that have ended are remembered for a while, with their tokens: the lane that still holds them is found by
+/* Remembers requests that have ended for a while, with their tokens: the lane that still holds them is found by
  * comparing. */
 #include "sched/service_internal.h"
 

@@ -1,4 +1,4 @@
-/* What a request is told: events, and the words in them. */
+/* The events that a request's caller gets, and their words. */
 #include "base/assert.h"
 #include "sched/service_internal.h"
 

@@ -1,7 +1,7 @@
-/* Forgets: carried out one after another, each when the backing tier has told what it has; the next begins when all
- * that the one before had to be removed there is gone.
+/* Carries out forgets one after another. Each begins when the backing tier has reported what it holds, and ends when
+ * the tier has removed it.
  *
- * Invariant: a forget's `done` is called exactly once; from the service's thread. */
+ * Invariant: a forget's `done` is called exactly once, on the service's thread. */
 #include "sched/service_internal.h"
 
 #include <stdlib.h>

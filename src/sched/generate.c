@@ -1,17 +1,17 @@
-/* Computing: one batch for all lanes, then a token for each lane whose logits came out.
+/* Computing: one batch for all lanes, then a token for each lane with logits.
  *
- * A token is sampled, or forced: by a script, or because a thought has used up its budget. Forced or not, it runs
- * through the sampler (penalties, grammar), the thinker and the syntax automaton, all of which belong to the task and
- * so outlive a preemption.
+ * A token is sampled, or forced: by a script, or because a thought has used up its budget. Either way it runs
+ * through the sampler (penalties, grammar), the thinker and the syntax automaton. All of these belong to the task,
+ * so they survive a preemption.
  *
- * What was guessed ahead (speculate.h) is computed with the batch. Then the next token is sampled position by position,
- * as it would be without, until one differs from the guess or ends the reply; the sequence is taken back to what was
- * kept before anything else happens to the lane. Where that leads back further, to a checkpoint, tokens are due again:
- * with the next batch, or at once when the reply has ended.
+ * Drafted tokens (speculate.h) are computed in the same batch. Then the next token is sampled position by position,
+ * as without a draft, until a token differs from the draft or ends the reply. The sequence is cut back to the
+ * accepted tokens before anything else happens to the lane. If this leads back further, to a checkpoint, tokens are
+ * due again: they are computed with the next batch, or at once when the reply has ended.
  *
- * Invariants: a lane's task holds one token more than its sequence while it generates (the one sampled last), or some
- * more after a way back; outside of this file a sequence holds what its lane's live tokens say, and no guess; a task
- * ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
+ * Invariants: while a lane generates, its task holds one token more than its sequence (the one sampled last), or
+ * some more after a cut back to a checkpoint; outside of this file a sequence holds its lane's live tokens and no
+ * draft; a task ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,6 +1,5 @@
-/* What the step is told before it decides: how fast the machine is, what waiting requests need, which state can be
- * kept.
- */
+/* Gives the step what it needs to decide: the speed of the machine, the needs of waiting requests, which state can
+ * be kept. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"

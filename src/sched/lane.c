@@ -1,5 +1,5 @@
-/* Lanes: a request comes to one and leaves it, its state is captured, and the parked sequence holds the state of a
- * request that was preempted.
+/* Lanes: how a request gets one and leaves it, how its state is captured, and the parked sequence, which holds the
+ * state of a preempted request.
  *
  * Invariants: on_lane[i] is the task of lane i or NULL; a lane's `busy` flag is set exactly while a task runs on it;
  * the parked sequence is never busy, and empty until a request is preempted; `admission` counts the tasks without a

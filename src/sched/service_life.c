@@ -1,7 +1,7 @@
-/* The service as the outside sees it: submission, cancellation, counters, life and end of the thread.
+/* The service as its callers see it: submission, cancellation, counters, start and end of the thread.
  *
- * Invariants: everything above "the thread's own" in service_internal.h is touched under the mutex; tasks cross to the
- * thread through the inbox and never come back, only their events do. */
+ * Invariants: everything above "the thread's own" in service_internal.h is accessed under the mutex. Tasks go to the
+ * thread through the inbox and never come back; only their events do. */
 #include "sched/service.h"
 
 #include "base/assert.h"

@@ -1,19 +1,20 @@
-/* Speculation: the decision.
+/* Speculation: how many drafted tokens to compute.
  *
- * A guess is as good as the phrase it follows is long, so rates of being right are learned by that length: from guesses
- * that were computed, and from those that were not, which are compared with what is sampled. A task starts with what
- * all tasks together had, and its own experience soon outweighs it.
+ * A draft is better the longer the phrase that it follows, so acceptance rates are learned by this length. They are
+ * learned from drafts that were computed, and also from drafts that were not, which are compared with what was
+ * sampled. A task starts with the rates of all tasks; its own soon outweigh them.
  *
- * How many tokens to compute: the number, over all lanes, that promises the most kept tokens per time,
+ * How many tokens to compute: the number, over all lanes, that promises the most accepted tokens per time,
  *
- *     (lanes + sum of the probabilities that a guessed token is kept) / (T(tokens) + costs of ways back)
+ *     (lanes + sum of the probabilities that a drafted token is accepted) / (T(tokens) + costs of going back)
  *
- * T is the pace's (pace.h). Tokens are added in the order of their probabilities, so that one pass finds the best
- * number; it must beat no guess by GAIN_MIN. While nothing as large has been computed, a token more is taken to cost
- * what one of a prompt does, which is how it is where arithmetic and not memory sets the speed, and elsewhere nearly
- * nothing; and now and then guesses are computed that seemed not worth it, in case what is known is out of date.
+ * T is the pace's (pace.h). Tokens are added in the order of their probabilities, so one pass finds the best number.
+ * It must beat computing no draft by GAIN_MIN. As long as no batch of that size has been measured, one token more is
+ * taken to cost as much as a token of a prompt. That is right where arithmetic limits the speed, and too much where
+ * memory does. Now and then a draft is computed although it does not seem worth it, in case the rates are out of
+ * date.
  *
- * Invariants: a lane that does not decode computes nothing ahead; what a lane has due and ahead fits into max_tokens,
+ * Invariants: a lane that does not decode computes no draft; a lane's due and drafted tokens fit into max_tokens,
  * the context, and the outputs of a batch. */
 #include "sched/speculate.h"
 

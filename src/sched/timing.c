@@ -1,9 +1,8 @@
-/* Where the time of the service's thread goes.
+/* Measures where the time of the service's thread goes.
  *
- * Two clocks. What the engine does is told by its own clock, sim's virtual one in tests, so that traces repeat.
- * sample_us and sched_us are the service's own work, which no engine's clock knows of: they are always real time. Of a
- * turn of the loop sched_us is what is left when decoding, sampling, restoring and capturing are taken out; sleeping is
- * not in it. */
+ * Two clocks. The engine's own clock, which is virtual in tests so that traces repeat, measures what the engine
+ * does. sample_us and sched_us are the service's own work, which no engine's clock sees, and are always real time.
+ * sched_us is the rest of a turn of the loop without decoding, sampling, restoring, capturing and sleeping. */
 #include "base/clock.h"
 #include "base/spans.h"
 #include "sched/service_internal.h"

@@ -1,9 +1,9 @@
-/* Why a task waits: its time without a lane is told apart by what it waits for.
+/* Splits the time that a task spends without a lane by what it waits for.
  *
- * A task waits for one thing at a time: for a lane first, or to come back after it was preempted; then for what it was
- * held for. While it is held all lanes may become busy: from then on it waits for a lane.
+ * A task waits for one thing at a time: first for a lane, or to come back after it was preempted; then for the thing
+ * it is held for. If all lanes become busy while it is held, it waits for a lane from then on.
  *
- * Invariant: a task without a lane has been told of until wait_since_us. */
+ * Invariant: the time until wait_since_us of a task without a lane has been counted. */
 #include "sched/service_internal.h"
 
 void hearth_task_wait(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait, int64_t now_us) {

@@ -1,8 +1,7 @@
-/* What others see of the service, and what they set: counters, lanes, the queue, how full it is.
+/* What callers can read of the service and set in it: counters, lanes, the queue, fill levels.
  *
- * The thread publishes copies under the mutex at every turn of its loop; the list of those who wait, which has to be
- * put in order, only when a short queue has changed or a moment has passed.
- */
+ * The thread publishes copies under the mutex at every turn of its loop. The list of waiting requests has to be
+ * sorted, so it is published only when a short queue has changed or some time has passed. */
 #include "base/clock.h"
 #include "sched/service_internal.h"
 

@@ -1,5 +1,5 @@
-/* The messages of the earlier prompt and of this one, side by side: the first difference is the place, and what follows
- * it says whether something was edited, taken out or put in. */
+/* Compares the messages of the earlier prompt with those of this one. The first difference is the place of the
+ * divergence; what follows it tells whether something was edited, removed or inserted. */
 #include "session/diagnose.h"
 
 #include <stdlib.h>

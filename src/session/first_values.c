@@ -1,5 +1,5 @@
-/* An LRU list under a lock. Values are found by the digest of their canonical text and then compared, so that no two
- * different ones stand for each other. */
+/* An LRU list under a lock. Values are found by the digest of their canonical text and then compared, so two
+ * different values never stand for each other. */
 #include "session/first_values.h"
 
 #include "base/lru.h"

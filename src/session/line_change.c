@@ -1,5 +1,5 @@
-/* At the first line in which they differ, three things are tried: that the line is another one, that one came in, that
- * one was taken out. What both go on alike behind is longest for the right one. Then on to the next difference. */
+/* At the first line in which two texts differ, three explanations are tried: the line was changed, inserted, or
+ * removed. The right one leaves the longest equal text behind it. Then the search goes on to the next difference. */
 #include "session/line_change.h"
 
 #include <string.h>

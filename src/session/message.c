@@ -1,7 +1,7 @@
-/* Messages: made once, shared by reference, compared by what they say.
+/* Messages: created once, shared by reference, compared by their meaning.
  *
- * `says` is a chain over length-prefixed fields, so that no two different messages can run together into the same
- * bytes. A call whose arguments are no JSON is compared by their text. */
+ * `says` is a chain over length-prefixed fields, so two different messages never give the same bytes. A call whose
+ * arguments are not JSON is compared by their text. */
 #include "session/message.h"
 
 #include "base/assert.h"

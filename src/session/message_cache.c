@@ -1,5 +1,5 @@
-/* An LRU list under a lock. The bytes are stored and compared: a digest alone would let two different messages stand
- * for each other. */
+/* An LRU list under a lock. The bytes of a message are stored and compared: with a digest alone, two different
+ * messages could stand for each other. */
 #include "session/message_cache.h"
 
 #include "base/lru.h"

@@ -1,9 +1,10 @@
-/* Text that two prompts share behind a difference.
+/* Counts the text that two prompts share behind a difference.
  *
- * A window of 48 bytes at every 16th byte of the earlier text is put into a table. The later text is read from its
- * beginning; where a window of it is in the table, the run around it is measured and counted, and reading goes on
- * behind it. So a line that changed, messages that were dropped or inserted, and tools in another order all leave what
- * is the same on both sides of them. What a template prints between two messages is shorter than a window. */
+ * A window of 48 bytes at every 16th byte of the earlier text goes into a table. The later text is read from its
+ * beginning. Where a window of it is in the table, the equal run around this window is measured and counted, and
+ * reading goes on behind the run. So text counts as shared when a line has changed, messages were dropped or
+ * inserted, or tools have another order. The text that a template prints between two messages is shorter than a
+ * window. */
 #include "session/shared_text.h"
 
 #include <stdbool.h>

@@ -1,12 +1,13 @@
-/* Control tokens are found with a trie over their texts: one step for each byte that can begin one.
+/* Control tokens, found with a trie over their texts: one step for each byte that can begin one.
  *
- * A vocabulary that puts a token behind every text (EOS) cannot be cut at all; that is tried at creation. The verdict
- * on each control token is a byte in an array that any thread may write: all would write the same.
+ * A vocabulary that adds a token behind every text (EOS) cannot be cut at all; this is tried at creation. The
+ * verdict on each control token is a byte in an array. Any thread may write it, since all threads write the same
+ * value.
  *
- * Lines. A tokenizer that merges (SentencePiece, BPE) never joins two characters that stand in no token side by side.
- * So the whole vocabulary is searched for a line's end with something else than white space behind it. What the
- * splitting in front of a BPE, or a space that is put before a text, does is not in the vocabulary: a few hundred pairs
- * of ends and beginnings are tried, in one go and in two. */
+ * Lines. A tokenizer that merges (SentencePiece, BPE) never joins two characters that are adjacent in no token. So
+ * the whole vocabulary is searched for a token with something other than white space behind a line's end. The
+ * splitting in front of a BPE, and a space that is put before a text, are not in the vocabulary: a few hundred pairs
+ * of ends and beginnings are tokenised together and apart, and compared. */
 #include "session/specials.h"
 
 #include "engine/engine.h"

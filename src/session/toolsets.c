@@ -1,8 +1,9 @@
-/* An LRU list under a lock. A turn costs an entry and no tools: turns of a conversation, and conversations
- * that began alike, share a set.
+/* An LRU list under a lock. A turn costs an entry but no tools: turns of a conversation, and conversations with the
+ * same beginning, share a set.
  *
- * Invariants. Every entry is in the table and in the list. A set is in `sets` as long as an entry holds it, and no two
- * there are equal to the letter (the order of members is printed, so it counts). `bytes` is the sum over both. */
+ * Invariants. Every entry is in the table and in the list. A set is in `sets` as long as an entry holds it, and no
+ * two sets there are equal byte by byte (the order of members is printed, so it counts). `bytes` is the sum over
+ * both. */
 #include "session/toolsets.h"
 
 #include "base/lru.h"

@@ -1,13 +1,14 @@
 /* Transcripts: prompts to tokens.
  *
  * A walk follows the tree from the root as far as the text is known. At each node there are three ways on, tried in
- * this order: text that a reply was printed as before; a child whose text stands next; a reply with a message of this
- * prompt's history that the next text, up to some control token, reads as. What is left is tokenised
- * without the lock, piece by piece, and added. The last piece (usually "<|im_start|>assistant\n") is not: it will be
- * the beginning of something longer. It stays with the place as its head.
+ * this order: a text that a reply was printed as before; a child whose text comes next; a reply that equals a
+ * message of this prompt's history, when the next text, up to some control token, parses as this message. The
+ * remaining text is tokenised without the lock, piece by piece, and added. The last piece (usually
+ * "<|im_start|>assistant\n") is not added, because it will be the beginning of something longer. It stays with the
+ * place as its head.
  *
  * Invariants. The tokens of a path stand for its text: they are what the tokenizer makes of it, or were sampled and
- * read as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
+ * parse as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
 #include "base/cancel.h"
 #include "base/utf8.h"
 #include "session/transcript_internal.h"

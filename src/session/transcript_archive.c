@@ -1,17 +1,18 @@
 /* Transcripts and their archive: the tree as rows.
  *
- * Loading is lazy. A node comes in when a walk looks for it, or with a reply that it leads to; its replies come with
- * it, so that a node in memory always has the replies that its rows had when it came. A reply is looked for by what was
- * said; it brings the whole path of its node. After that everything goes on as if it had never been away. The price of
- * a miss is one indexed query, and a prompt has few: one where it leaves what is known, and one for each message of the
- * assistant that is no reply of this server.
+ * Loading is lazy. A node is loaded when a walk looks for it, or with a reply that it leads to. Its replies are
+ * loaded with it, so a node in memory has all replies that its rows had at that time. A reply is found by its
+ * message; it brings the whole path of its node. After that everything goes on as if the node had never been
+ * evicted. A miss costs one indexed query, and a prompt has few: one where it leaves what is known, and one for each
+ * assistant's message that is no reply of this server.
  *
- * Saving: a reply takes along what of its path is not written yet (tokenised text, prints of earlier replies, records).
- * A prompt without a reply leaves nothing: tokenising it again gives the same. `stored` says under which generation of
- * the archive something was written; what an earlier one has written may be gone and is put again with the next reply.
+ * Saving: a reply is saved with everything of its path that is not saved yet (tokenised text, prints of earlier
+ * replies, records). A prompt without a reply saves nothing: tokenising it again gives the same. `stored` is the
+ * generation of the archive in which something was saved. An earlier generation's rows may be gone and are saved
+ * again with the next reply.
  *
- * Keys are chained from the engine's fingerprint and the key's id, so that rows of another model, or of another key,
- * are never found. */
+ * Keys are chained from the engine's fingerprint and the key's id, so rows of another model or of another key are
+ * never found. */
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Nodes, replies and records as the payloads of rows, and back.
  *
- * Numbers are 32 bits in the machine's order; what is read is checked for its lengths only: the archive
- * verifies that it is what was written. A reply's name is the digest of all of it. */
+ * Numbers are 32 bits in the machine's order. Only lengths are checked when a payload is read; the archive verifies
+ * that it is what was written. A reply's name is the digest of its whole payload. */
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* What is in the state directory besides the files of items: what was quarantined, drafts, other programs' things; and
- * the removal of a model with everything, which is the only place that removes files of unknown names. */
+/* Everything in the state directory besides the files of items: quarantined files, drafts, files of other programs;
+ * and the removal of a model with everything, which is the only place that removes files of unknown names. */
 #include "tier/directory_internal.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
-/* The budget of the directory, and what cannot wait for it.
+/* The budget of the directory, and evictions that a writer waits for.
  *
- * Our own estimate of the whole directory, set right by every eviction, which counts what is there. It runs
- * when the estimate comes near the budget, and after every sixteenth of the budget that we wrote, as others may have
- * written as much. It frees a little more than is needed, so that it does not run for every file. */
+ * The estimate of the directory's size is this process's own, and every eviction corrects it, because it counts what
+ * is there. An eviction runs when the estimate comes near the budget, and after every sixteenth of the budget that
+ * this process has written, since other processes may have written as much. It frees a little more than is needed,
+ * so that it does not run for every file. */
 #include "tier/disk_engine.h"
 
 #include "base/clock.h"

@@ -1,8 +1,8 @@
-/* What /health says of the disk (base/health.h): one condition at a time, the worst.
+/* What /health says about the disk (base/health.h): one condition at a time, the worst.
  *
- * A failure that writing ended in comes first. Then what will make it end in one: a budget that cannot hold a single
- * item, and a file system with little room left while the budget still counts on it. That another server uses the
- * directory is no trouble, and only told. */
+ * A failed write comes first. Then come conditions under which writes will fail: a budget that cannot hold a single
+ * item, and a file system with little room although the budget still counts on it. Another server in the same
+ * directory is not a problem and is only reported. */
 #include "tier/disk_engine.h"
 
 #include "base/health.h"

@@ -1,11 +1,11 @@
-/* Removing: files that are to be forgotten go at once, not when the budget wants them to.
+/* Removes files at once when they are to be forgotten, not when the budget needs it.
  *
- * The maintenance thread does it, so that no caller waits for the file system. What is still to be written is dropped;
- * what is being written is removed when that has ended. A removal that fails is tried again at the next rescans; then
- * its answer says so.
+ * The maintenance thread does it, so no caller waits for the file system. A file that waits to be written is
+ * dropped; one that is being written is removed after that. A removal that fails is tried again at the next rescans;
+ * then its answer says so.
  *
- * Invariants: a removal is in the list until it is answered, once. Its REMOVED comes behind every event of what was put
- * before it, so that the cache knows the last word. */
+ * Invariants: a removal is in the list until it is answered, once. Its REMOVED comes behind every event of what was
+ * put before it, so the cache ends with the right state. */
 #include "tier/disk_engine.h"
 
 #include "base/log.h"
