@@ -1,7 +1,7 @@
-/* The end of a misuse.
+/* Ends the process after a misuse.
  *
- * It writes to standard error directly and not through the log sink: the sink may take a lock that this thread
- * holds, and the process is about to stop. */
+ * The message goes directly to standard error and not through the log sink: the sink may take a lock that this
+ * thread holds, and the process is about to stop. */
 #include "base/assert.h"
 
 #include <stdio.h>

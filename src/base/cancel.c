@@ -1,5 +1,5 @@
-/* Cancel points: a pointer for each thread, and a verdict that stays. CPU time and not time counts: a machine that is
- * busy with other things makes no request too much work. */
+/* Cancel points: a pointer for each thread, and a verdict that stays. The limit is of CPU time, not of elapsed time:
+ * on a busy machine a request does not become more work. */
 #include "base/cancel.h"
 
 #include "base/assert.h"

@@ -1,7 +1,7 @@
-/* Errors: the table of err.h turned into two lookups, and the one-line failure.
+/* Errors: the table of err.h as two look-ups, and the one-line failure.
  *
- * Want of memory is noted (base/memory.h), since not every caller can pass the code on. The table is walked, not
- * indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
+ * A failed allocation is also noted in base/memory.h, since not every caller can pass the code on. The table is
+ * searched and not indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
 #include "base/err.h"
 
 #include "base/memory.h"

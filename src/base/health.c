@@ -1,6 +1,7 @@
 /* Conditions of the process, one slot each, under one mutex: raised seldom, read by /health and /metrics.
  *
- * The table is the process's, like the log: the rooms that raise conditions know nothing of the one that tells them. */
+ * Like the log, the table belongs to the process: the rooms that raise conditions need not know the one that reports
+ * them. */
 #include "base/health.h"
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* See infile.h. A file is opened without waiting: a pipe that nothing writes into would be waited for without end. Once
- * something has opened it for writing it has all the time that it wants, as that may be a program that asks for a
+/* See infile.h. A file is opened without blocking: opening a pipe without a writer would block for ever. Once a
+ * writer has opened the pipe, reading waits as long as needed, because the writer may be a program that asks for a
  * passphrase first. */
 #include "base/infile.h"
 

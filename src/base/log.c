@@ -1,7 +1,8 @@
-/* Logging: one process-wide sink, set before threads start and read without a lock afterwards (the level is atomic).
+/* Logging: one sink for the process, set before threads start and read without a lock afterwards (the level is
+ * atomic).
  *
- * A line is formatted on the stack when it fits and on the heap otherwise; when there is no memory for that, the
- * part that fits is better than nothing. A trailing newline of the message is dropped, as a line ends by itself. */
+ * A line is formatted on the stack when it fits and on the heap otherwise. Without memory for that, the part that
+ * fits is written. A trailing newline of the message is dropped, since each line ends by itself. */
 #include "base/log.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* One flag per thread, and one reserve for all. The flag is never cleared by what merely looks at it, so that a refusal
- * deep inside is seen by every cache on the way out. */
+/* One flag per thread, and one reserve for all. Reading the flag does not clear it, so that every cache on the way
+ * out notices a refused allocation deep inside. */
 #include "base/memory.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Prefaulted memory. Design in prefault.h.
  *
- * A short list of blocks, the one given last first. A taker gets one that is not much larger than it asked for, so that
- * sizes do not mix: nearly all blocks are pages of state, of one size.
+ * A short list of blocks, the one returned last first. A caller gets a block that is not much larger than asked for,
+ * so that sizes do not mix: nearly all blocks are pages of state, of one size.
  *
  * Invariant: `bytes` is the sum of the blocks' sizes, and at most `limit`. */
 #include "base/prefault.h"

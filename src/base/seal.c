@@ -1,13 +1,13 @@
 /* AES-256-GCM under a key that is derived from a file.
  *
- * The file's bytes are input keying material for HKDF-SHA256 (RFC 5869); each thing that is derived has an `info` of
- * its own, so that none tells anything about another. There is no stretching: the file is meant to hold random bytes,
- * not a password.
+ * The file's bytes are input keying material for HKDF-SHA256 (RFC 5869). Each derived key has an `info` of its own,
+ * so no key tells anything about another. The key is not stretched: the file should hold random bytes, not a
+ * password.
  *
  * Nonces are 96 random bits (NIST SP 800-38D, 8.2.2). Two for each file and at most 2^32 for a key is two thousand
  * million files.
  *
- * What was read from the file and what was derived is wiped before its memory is given back. */
+ * File bytes and derived keys are wiped before their memory is freed. */
 #include "base/seal.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The cache's frame: creation, plans, counters, checks. Capture stands in capture.c, restore in restore.c, eviction in
- * store.c. */
+/* The cache as a whole: creation, plans, counters, checks. Capture is in capture.c, restore in restore.c, eviction
+ * in store.c. */
 #include "cache/backing.h"
 #include "cache/planner.h"
 

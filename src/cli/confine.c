@@ -1,13 +1,13 @@
-/* Confinement: Landlock by its system calls, seccomp by libseccomp.
+/* Confinement of the process: Landlock by its system calls, seccomp by libseccomp.
  *
- * Landlock denies every access to files that no rule allows. What it can guard has grown with the kernel; the ABI
- * version says how far, and only that much is asked for. Reading a file's attributes is never denied. A domain
- * belongs to a thread and to those that it starts, so this has to run before there are others; from ABI 8 on it is laid
- * over all of them. The numbers below are the kernel's, as the headers of older systems lack the younger ones.
+ * Landlock denies every access to files that no rule allows. Newer kernels can guard more; their ABI version tells
+ * how much, and only that is asked for. Reading a file's attributes is never denied. A domain belongs to a thread
+ * and to the threads that it starts, so this runs before there are others; from ABI 8 on it covers all of them. The
+ * numbers below are the kernel's, because the headers of older systems lack the newer ones.
  *
- * The filter is a list of refusals, not of permissions: libraries (OpenMP, GPU drivers, libc) make calls that depend on
- * their versions, and a call that fails unexpectedly in the middle of a reply is worse than one more that is possible.
- * A refused call fails with EPERM. io_uring makes calls that no filter sees; Landlock guards those as well.
+ * The filter is a list of refusals, not of permissions: libraries (OpenMP, GPU drivers, libc) make calls that depend
+ * on their versions, and a call that fails unexpectedly in the middle of a reply is worse than one more permitted
+ * call. A refused call fails with EPERM. io_uring makes calls that no filter sees; Landlock guards those as well.
  *
  * Source: https://docs.kernel.org/userspace-api/landlock.html */
 #include "cli/confine.h"

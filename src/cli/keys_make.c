@@ -1,5 +1,5 @@
-/* `hearth keys`: makes keys and the lines of --api-key-file for them. A key that is there already is read from standard
- * input, as arguments can be seen by every user of the machine. */
+/* `hearth keys`: makes keys and their lines for --api-key-file. An existing key is read from standard input, since
+ * every user of the machine can see arguments. */
 #include "api/key_hash.h"
 #include "base/buf.h"
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* The command line of `hearth kv`: which command, its options, and the directory that it is about.
+/* The command line of `hearth kv`: the command, its options, and the directory.
  *
  * A flag wins over its variable (HEARTH_KV_DIR, HEARTH_KV_KEY), which wins over the default: the same directory that
  * `hearth serve` takes. */

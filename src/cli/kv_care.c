@@ -1,5 +1,5 @@
-/* `hearth kv verify`, `gc` and `rm`: what changes the directory. All of it may happen under a running server: that
- * finds files gone as it finds them evicted, and a miss costs computing, nothing else. */
+/* `hearth kv verify`, `gc` and `rm`: the commands that change the directory. They may run beside a server: it treats
+ * a missing file like an evicted one, and a miss costs computation, nothing else. */
 #include "cli/kv_internal.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The directory as it is now: every file's header is read, none of the payloads. Servers may write and evict meanwhile;
- * what is gone when it is read is left out. */
+/* The directory as it is now: every file's header is read, none of the payloads. Servers may write and evict
+ * meanwhile; files that disappear before they are read are left out. */
 #include "cli/kv_internal.h"
 
 #include "base/utf8.h"

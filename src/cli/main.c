@@ -1,4 +1,4 @@
-/* The program: which command, and what it says of itself. Everything else is in serve.c. */
+/* The program: picks the command, and prints version and usage. Everything else is in serve.c. */
 #include "cli/commands.h"
 #include "client/commands.h"
 #include "console/show.h"

@@ -1,8 +1,11 @@
-/* Design. A value comes as text from one of four places and goes through one function, hearth's own defaults
- * included: a default that its row would not accept is caught by the first test that parses anything.
+/* Parses options.
  *
- * The file of --config is found first, as a flag or a variable may name it, and is then read between the defaults and
- * the environment. What hearth has no option for may be a flag of llama-server: then its table says what becomes of it.
+ * Design. A value comes as text from one of four places and goes through one function. hearth's own defaults do so,
+ * too: a default that its row would not accept fails in the first test that parses anything.
+ *
+ * The file of --config is found first, since a flag or a variable may name it; its values come between the defaults
+ * and the environment. A flag that hearth does not have may be llama-server's; then the table of those flags
+ * decides.
  *
  * Invariants. A struct that was parsed without an error holds, for each row, a value within the row's limits. */
 #include "cli/options_internal.h"

@@ -1,6 +1,6 @@
-/* Two tables: the options that the simulated engine ignores, and those that other options, the model or the machine
- * make pointless, with the reason. Defaults of requests are in neither: a request that sets what they depend on makes
- * them count. */
+/* Options without effect, in two tables: those that the simulated engine ignores, and those that other options, the
+ * model or the machine make pointless, with the reason. Defaults of requests are in neither: a request may set what
+ * they depend on. */
 #include "cli/options_internal.h"
 
 #include "http/server.h"

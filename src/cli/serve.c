@@ -1,11 +1,15 @@
-/* Design. The rooms are created bottom-up (engine, disk, service, chat, API) into one struct and destroyed in the
- * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is
- * not reported minutes later. Before that, too, the paths of the options are looked at and made, and the process is
- * confined to them: while it has one thread, as the kernel's rules are inherited by threads, not shared.
+/* `hearth serve`.
  *
- * Signals. The handlers only count and post a semaphore; the main thread waits on it. While nothing is served yet, and
- * from the second one on, SIGTERM and SIGINT end the process. SIGHUP has settings read again; it is also what comes
- * when the terminal goes that the server was started in, and then the server goes, too, unless nohup prevents it. */
+ * Design. The rooms are created bottom-up (engine, disk, service, chat, API) into one struct and destroyed in the
+ * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use
+ * is reported at once and not minutes later. Before that, the paths of the options are checked and created, and the
+ * process is confined to them. This has to happen while the process has one thread, because threads inherit the
+ * kernel's rules and do not share them.
+ *
+ * Signals. The handlers only count and post a semaphore; the main thread waits on it. SIGTERM and SIGINT end the
+ * process at once while nothing is served yet, and from the second one on. SIGHUP makes the server read settings
+ * again. SIGHUP also comes when the terminal closes in which the server was started; then the server ends, unless
+ * nohup prevents it. */
 #include "cli/commands.h"
 
 #include "api/api.h"

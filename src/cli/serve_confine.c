@@ -1,11 +1,12 @@
-/* What stays open to a server.
+/* The files and devices that a confined server can use.
  *
- * A file that is only read has a rule of its own. One that is read again on SIGHUP is usually replaced by rename, and a
- * rule is for the file that was there, not for its name: so everything in its directory may be read, but not listed,
- * unless that directory is the user's home, one above it, or directly below the root. There the file alone is open, and
- * a new one of its name takes a restart. The database's directory is written, as SQLite makes files beside it.
+ * A file that is only read has a rule of its own. A file that is read again on SIGHUP is usually replaced by rename,
+ * and a rule holds for the old file, not for the name. So everything in its directory may be read, but not listed,
+ * unless that directory is the user's home, one above it, or directly below the root. In those only the file itself
+ * may be read, and a new file of the same name needs a restart. The database's directory may be written, as SQLite
+ * makes files beside it.
  *
- * With a GPU its driver needs devices, /proc, /sys and a cache of compiled kernels. */
+ * A GPU's driver needs devices, /proc, /sys and a cache of compiled kernels. */
 #include "cli/serve_internal.h"
 
 #include "base/health.h"

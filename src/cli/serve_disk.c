@@ -1,7 +1,9 @@
-/* Design. The tier has its own directory below the one that the options name, by model (tier/directory.h); the
- * transcripts of the same model stand beside its files. State on disk is a convenience: a default directory that cannot
- * be used costs one line and a condition of /health, not the server. One that was named is meant: then the start
- * ends. */
+/* Opens the disk tier and the transcripts.
+ *
+ * Design. The tier has a directory of its own for each model, below the one that the options name
+ * (tier/directory.h); the transcripts of the same model are beside its files. State on disk is optional: if the
+ * default directory cannot be used, that costs one log line and a condition of /health, not the server. If a
+ * directory was named that cannot be used, the start fails. */
 #include "cli/serve_internal.h"
 
 #include "base/health.h"

@@ -1,5 +1,5 @@
-/* See serve_internal.h. A name counts as local when every address that it has is; one that cannot be found is not, and
- * is said to be that. */
+/* See serve_internal.h. A name is local when all of its addresses are. A name that cannot be resolved is not local,
+ * and the log says that it cannot be resolved. */
 #include "cli/serve_internal.h"
 
 #include "base/log.h"

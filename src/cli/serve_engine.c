@@ -1,4 +1,4 @@
-/* Options become the parameters of an engine, one by one: no decision is taken here that an option does not take. */
+/* Copies options into the parameters of an engine, one by one. No decision is made here. */
 #include "cli/serve_internal.h"
 
 #include "cli/banner.h"

@@ -1,5 +1,5 @@
-/* See serve_internal.h. The command line and the environment are read again with the file, so that what wins at the
- * start wins here. */
+/* See serve_internal.h. The command line and the environment are read again with the file, so that the same source
+ * wins as at the start. */
 #include "cli/serve_internal.h"
 
 #include "cli/keys.h"

@@ -1,7 +1,7 @@
-/* A path that was given is meant: one that cannot be used ends the start. One that was not given is a convenience: that
- * it cannot be used is told by the log and by /health, and the server runs without.
+/* Checks the paths of the options. If a path was given and cannot be used, the start fails. If a default path cannot
+ * be used, the log and /health say so, and the server runs without it.
  *
- * Files are checked, not opened: some are pipes, which give what they have once. */
+ * Files are checked, not opened: some are pipes, whose content can be read only once. */
 #include "cli/serve_internal.h"
 
 #include "base/health.h"

@@ -1,7 +1,7 @@
-/* The command line of `hearth sessions`: which command, its options, the database.
+/* The command line of `hearth sessions`: the command, its options, the database.
  *
- * A flag wins over its variable (HEARTH_SESSION_DB, HEARTH_KV_KEY), which wins over the default: the same database that
- * `hearth serve` takes. Only import makes one. */
+ * A flag wins over its variable (HEARTH_SESSION_DB, HEARTH_KV_KEY), which wins over the default: the same database
+ * that `hearth serve` takes. Only import creates one. */
 #include "cli/commands.h"
 
 #include "cli/options.h"
