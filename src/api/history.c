@@ -542,7 +542,7 @@ uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
 
 #define WORTH_TOKENS 16 /* what all prompts of a template begin with is less, and less costs nothing */
 
-void hearth_history_settle(const struct hearth_job *job, struct hearth_receipt *receipt) {
+void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt) {
     const struct hearth_conversation *conversation = job->rendered.conversation;
     if (receipt->reason != HEARTH_REASON_DIVERGED) {
         return;

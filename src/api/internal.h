@@ -517,9 +517,9 @@ void hearth_history_shutdown(struct hearth_api *api);
 
 /* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there. */
 uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation); /* of these, of replies */
-/* The cache says `diverged` of every prompt that leaves a stored one; here it is known whether that leaves anything
- * worth having. A new conversation is `cold`, and what goes on from something known, `extended`. */
-void hearth_history_settle(const struct hearth_job *job, struct hearth_receipt *receipt);
+/* Corrects a receipt's reason: the cache says `diverged` for every prompt that leaves a stored one. If nothing worth
+ * having is left behind, a new conversation becomes `cold` and a continued one `extended`. */
+void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt);
 /* Replies that the history of a request has, of this server or not. */
 uint32_t hearth_history_replies(const struct hearth_chat_request *request);
 uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);

@@ -412,7 +412,7 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             job->open_choices--;
             /* The log tells what it has cost, also when the client has gone. */
             choice->receipt = event->receipt;
-            hearth_history_settle(job, &choice->receipt);
+            hearth_history_refine_reason(job, &choice->receipt);
             choice->generated_tokens = event->generated_tokens;
             choice->generate_us = event->generate_us;
             choice->late = event->late;

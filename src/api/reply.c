@@ -140,7 +140,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
         }
     } else if (event->type != HEARTH_EVENT_TEXT) {
         choice->receipt = event->receipt;
-        hearth_history_settle(job, &choice->receipt);
+        hearth_history_refine_reason(job, &choice->receipt);
     }
     count_tokens(choice, event);
     bool ok = collect_logprobs(choice, event);

@@ -67,7 +67,7 @@ uint32_t hearth_http_address_most(const struct hearth_http_server *server, const
     return address->local || params->connections == 1 ? params->connections : params->connections / 2;
 }
 
-bool hearth_http_is_crammed(const struct hearth_http_conn *conn) {
+bool hearth_http_address_is_overfull(const struct hearth_http_conn *conn) {
     return conn->address->connections >
            hearth_http_address_most(conn->server, conn->address) + HEARTH_HTTP_CONNECTIONS_OVER / 4;
 }

@@ -80,7 +80,7 @@ void hearth_http_conn_destroy(struct hearth_http_conn *conn) {
         hearth_http_unread_forget(conn);
     }
     if (server->has_tls && (conn->state == HEARTH_HTTP_CONN_FLUSH || conn->state == HEARTH_HTTP_CONN_IDLE)) {
-        hearth_http_tls_say_goodbye(conn->bev);
+        hearth_http_tls_close_notify(conn->bev);
     }
     hearth_http_request_reset(conn);
     hearth_http_conn_free(conn);

@@ -131,7 +131,7 @@ static void on_written(struct bufferevent *bev, void *user) {
         pump(conn);
     } else if (conn->linger && !conn->eof) {
         if (conn->server->has_tls) {
-            hearth_http_tls_say_goodbye(bev);
+            hearth_http_tls_close_notify(bev);
         }
         shutdown(bufferevent_getfd(bev), SHUT_WR);
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_LINGER);

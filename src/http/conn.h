@@ -142,7 +142,7 @@ struct hearth_http_conn {
     bool paused;      /* so much has arrived ahead of its turn that no more is read */
     bool linger;      /* close by way of LINGER */
     bool doomed;      /* to be closed by the timer's callback, from the loop */
-    bool surplus;     /* accepted when there were as many as may be */
+    bool over_limit;  /* accepted when there were as many as may be */
     bool quiet;       /* in the list of those */
     bool head_read;   /* the parser stands at the end of a head */
     bool complete;    /* the parser stands at the end of a request */
@@ -206,8 +206,8 @@ void hearth_http_tls_destroy(struct ssl_ctx_st *ctx);
 struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd);
 /* What went wrong in it; NULL: nothing that OpenSSL knows of. */
 const char *hearth_http_tls_error(struct bufferevent *bev);
-/* Tells the client that nothing more comes. */
-void hearth_http_tls_say_goodbye(struct bufferevent *bev);
+/* Sends TLS's close_notify. */
+void hearth_http_tls_close_notify(struct bufferevent *bev);
 
 /* address.c */
 /* The address's connections are one more. NULL: out of memory. */
@@ -215,14 +215,14 @@ struct hearth_http_address *hearth_http_address_ref(struct hearth_http_server *s
 void hearth_http_address_unref(struct hearth_http_server *server, struct hearth_http_address *address);
 /* The most connections that an address may have. */
 uint32_t hearth_http_address_most(const struct hearth_http_server *server, const struct hearth_http_address *address);
-/* True when so many connections of its address wait to be refused that this one is closed without a word. */
-bool hearth_http_is_crammed(const struct hearth_http_conn *conn);
+/* True when so many connections of its address already wait to be refused that this one is closed without an answer. */
+bool hearth_http_address_is_overfull(const struct hearth_http_conn *conn);
 
 /* evict.c */
-/* Closes the connection that others may take the place of first. False: there is none. */
+/* Closes the connection that is first to make room for others. False: there is none. */
 bool hearth_http_evict(struct hearth_http_server *server);
-/* Makes place for a connection that is one too many. Returns what is said to its client if that cannot be done. */
-const char *hearth_http_surplus(struct hearth_http_conn *conn);
+/* Evicts another connection if this one is one too many. NULL: there is room; else the message for its client. */
+const char *hearth_http_make_room(struct hearth_http_conn *conn);
 
 /* state.c */
 /* Enters the state that it begins with; leaves the last one; goes from one to the next. */

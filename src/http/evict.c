@@ -86,7 +86,7 @@ bool hearth_http_evict(struct hearth_http_server *server) {
     return evict(server, NULL);
 }
 
-const char *hearth_http_surplus(struct hearth_http_conn *conn) {
+const char *hearth_http_make_room(struct hearth_http_conn *conn) {
     struct hearth_http_server *server = conn->server;
     if (conn->address->connections > hearth_http_address_most(server, conn->address) && !evict(server, conn->address)) {
         return "as many connections of this address are open as may be";

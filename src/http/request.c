@@ -282,12 +282,12 @@ static bool check_head(struct hearth_http_conn *conn) {
         hearth_http_conn_fail(conn, refusal.status, refusal.message);
         return false;
     }
-    const char *surplus = conn->surplus ? hearth_http_surplus(conn) : NULL;
-    if (surplus != NULL) {
-        hearth_http_conn_fail(conn, 503, surplus);
+    const char *no_room = conn->over_limit ? hearth_http_make_room(conn) : NULL;
+    if (no_room != NULL) {
+        hearth_http_conn_fail(conn, 503, no_room);
         return false;
     }
-    conn->surplus = false;
+    conn->over_limit = false;
     if ((conn->parser.flags & F_CONTENT_LENGTH) != 0 && conn->parser.content_length > server->params.body_bytes) {
         hearth_http_conn_fail(conn, 413, "the request's body is too large");
         return false;

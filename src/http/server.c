@@ -52,7 +52,7 @@ void hearth_http_params_default(struct hearth_http_params *params) {
 
 /* ---- accepting ---- */
 
-static bool is_crammed(const struct hearth_http_server *server) {
+static bool is_overfull(const struct hearth_http_server *server) {
     return server->stats.connections >= (uint64_t)server->params.connections + HEARTH_HTTP_CONNECTIONS_OVER;
 }
 
@@ -68,15 +68,15 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     struct hearth_http_server *server = user;
     (void)listener, (void)address, (void)len;
     struct hearth_http_conn *conn = hearth_http_conn_create(server, fd);
-    const char *surplus = conn != NULL ? hearth_http_surplus(conn) : NULL;
-    if (surplus != NULL && hearth_http_is_crammed(conn)) {
+    const char *no_room = conn != NULL ? hearth_http_make_room(conn) : NULL;
+    if (no_room != NULL && hearth_http_address_is_overfull(conn)) {
         server->stats.refused++;
-        hearth_http_report_drop(conn, surplus);
+        hearth_http_report_drop(conn, no_room);
         hearth_http_conn_destroy(conn);
-    } else if (surplus != NULL) {
-        conn->surplus = true;
+    } else if (no_room != NULL) {
+        conn->over_limit = true;
     }
-    if (is_crammed(server)) {
+    if (is_overfull(server)) {
         pause_accepting(server);
     }
 }
@@ -96,7 +96,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     if (server->listener == NULL) {
         return;
     }
-    if (is_crammed(server) && !hearth_http_evict(server)) {
+    if (is_overfull(server) && !hearth_http_evict(server)) {
         pause_accepting(server);
     } else {
         evconnlistener_enable(server->listener);

@@ -119,7 +119,7 @@ const char *hearth_http_tls_error(struct bufferevent *bev) {
     return code != 0 ? ERR_reason_error_string(code) : NULL;
 }
 
-void hearth_http_tls_say_goodbye(struct bufferevent *bev) {
+void hearth_http_tls_close_notify(struct bufferevent *bev) {
     SSL *ssl = bufferevent_openssl_get_ssl(bev);
     if (ssl != NULL && SSL_is_init_finished(ssl)) {
         SSL_shutdown(ssl);

@@ -90,17 +90,17 @@ static bool can_wait(const struct hearth_service *service, const struct hearth_t
     return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
 }
 
-/* While every lane is busy one of them may have to be given up: whole pages of long prompts are captured on the way.
- * All of a short one takes no longer than a batch does. */
+/* While every lane is busy one of them may be preempted, so whole pages of long prompts are captured during the
+ * prefill. Capturing a short prompt as a whole takes no longer than a batch. */
 static void tell_lanes(struct hearth_service *service, bool all_busy) {
     int32_t page = (int32_t)service->params.page_tokens;
     bool pages = hearth_caps_has_pages(&service->engine->caps);
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_task *task = service->on_lane[i];
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
-        bool stays = task && !can_wait(service, task);
-        hearth_step_stays(service->step, (int)i, stays);
-        if (hearth_step_is_long(lane) && !stays && pages && !lane->capture && all_busy) {
+        bool not_preemptible = task && !can_wait(service, task);
+        hearth_step_set_not_preemptible(service->step, (int)i, not_preemptible);
+        if (hearth_step_is_long(lane) && !not_preemptible && pages && !lane->capture && all_busy) {
             hearth_step_pending(service->step, (int)i, lane->computed - 1 - task->ahead >= page);
         }
     }

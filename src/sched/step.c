@@ -130,8 +130,8 @@ void hearth_step_pending(struct hearth_step *step, int index, bool capture) {
     }
 }
 
-void hearth_step_stays(struct hearth_step *step, int index, bool stays) {
-    step->lanes[index].not_preemptible = stays;
+void hearth_step_set_not_preemptible(struct hearth_step *step, int index, bool not_preemptible) {
+    step->lanes[index].not_preemptible = not_preemptible;
 }
 
 bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request) {

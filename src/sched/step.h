@@ -181,8 +181,8 @@ static inline bool hearth_step_is_short(const struct hearth_step_lane *lane) {
 void hearth_step_resize(struct hearth_step *step, const struct hearth_step_sizes *sizes);
 /* State of a lane waits to be captured, or does not. */
 void hearth_step_pending(struct hearth_step *step, int lane, bool capture);
-/* The state of a busy lane could not be kept, or could: whether it may be a victim. */
-void hearth_step_stays(struct hearth_step *step, int lane, bool stays);
+/* Whether the state of a busy lane could not be kept if it was preempted: then it is no victim. */
+void hearth_step_set_not_preemptible(struct hearth_step *step, int lane, bool not_preemptible);
 
 /* A request arrived, or was preempted. False: out of memory. */
 bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request);

@@ -94,7 +94,7 @@ static void evict(struct disk *disk) {
     hearth_disk_unlock(disk);
 }
 
-void hearth_disk_chores(struct disk *disk) {
+void hearth_disk_evict_and_remove(struct disk *disk) {
     hearth_disk_lock(disk);
     const bool wanted = disk->gc_wanted, removals = disk->removals_due;
     hearth_disk_unlock(disk);

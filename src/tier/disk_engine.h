@@ -262,8 +262,8 @@ void *hearth_disk_maintainer(void *disk);
 /* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: although the budget is kept. False:
  * the budget has none. */
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
-/* What cannot wait while the maintenance thread is busy with something long. */
-void hearth_disk_chores(struct disk *disk);
+/* Removals and evictions that are due; they do not wait for a long task of the maintenance thread. */
+void hearth_disk_evict_and_remove(struct disk *disk);
 /* Says that bytes were written, and asks for an eviction when it is time. */
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
 

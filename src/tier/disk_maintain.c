@@ -68,7 +68,7 @@ static void rescan(struct disk *disk) {
     struct disk_files new_ones = {0};
     for (int shard = 0; shard < DISK_SHARDS && !hearth_disk_stopped(disk); shard++) {
         rescan_shard(disk, shard, &new_ones);
-        hearth_disk_chores(disk);
+        hearth_disk_evict_and_remove(disk);
     }
     if (new_ones.n > 0) {
         hearth_disk_examine_all(disk, &new_ones, NULL);
@@ -149,7 +149,7 @@ void *hearth_disk_maintainer(void *arg) {
             continue;
         }
         hearth_disk_unlock(disk);
-        hearth_disk_chores(disk);
+        hearth_disk_evict_and_remove(disk);
         if (hearth_clock_us() < next) {
             continue;
         }

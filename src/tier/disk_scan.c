@@ -208,12 +208,12 @@ static void pool_finish(struct pool *pool) {
     if (pool->thread_count == 0) {
         for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !hearth_disk_stopped(disk);) {
             pool->step(pool, i, true);
-            hearth_disk_chores(disk);
+            hearth_disk_evict_and_remove(disk);
         }
         return;
     }
     while (atomic_load(&pool->running) > 0) {
-        hearth_disk_chores(disk);
+        hearth_disk_evict_and_remove(disk);
         hearth_disk_lock(disk);
         if (atomic_load(&pool->running) > 0) {
             (void)hearth_disk_wait_locked(disk, &disk->maintain_cond, hearth_clock_us() + PAUSE_US);
@@ -237,7 +237,7 @@ static void wait_for_room(struct disk *disk, bool maintainer) {
         }
         hearth_disk_unlock(disk);
         if (full && maintainer) {
-            hearth_disk_chores(disk);
+            hearth_disk_evict_and_remove(disk);
         }
     }
 }

@@ -220,7 +220,7 @@ static void admit(struct world *world, int name) {
     say(world, text);
     hearth_step_assign(world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
                        world->cost_us * 1000, world->now_us);
-    hearth_step_stays(world->step, lane, world->stays[name]);
+    hearth_step_set_not_preemptible(world->step, lane, world->stays[name]);
 }
 
 /* Set aside; it will go on from where it is. */
