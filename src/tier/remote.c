@@ -88,7 +88,9 @@ static bool remote_put(struct hearth_backing *backing, const struct hearth_recor
     const bool takes = remote->writer.state == REMOTE_UP &&
                        remote->stats.queued_bytes + len <= remote->params.queue_bytes &&
                        (!remote->write_failing || hearth_clock_us() >= remote->write_retry_us);
-    remote->write_retry_us = takes && remote->write_failing ? INT64_MAX : remote->write_retry_us; /* one tries it */
+    if (takes && remote->write_failing) {
+        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US; /* this one tries it */
+    }
     remote->stats.queued_bytes += takes ? len : 0;
     (void)pthread_mutex_unlock(&remote->lock);
     struct remote_op *op = takes ? hearth_remote_op_make(REMOTE_PUT, HEARTH_BACKING_WRITTEN, record->name) : NULL;
@@ -270,6 +272,7 @@ static int open_keys(struct remote *remote, struct hearth_errmsg *msg) {
         redisSSLOptions options = {.cacert_filename = ca,
                                    .capath = ca ? NULL : "/etc/ssl/certs",
                                    .server_name = remote->address.host,
+                                   .verify_name = remote->address.host,
                                    .verify_mode = REDIS_SSL_VERIFY_PEER};
         remote->ssl = redisCreateSSLContextWithOptions(&options, &error);
         if (!remote->ssl) {

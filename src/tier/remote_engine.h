@@ -34,6 +34,11 @@
 /* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
 #define REMOTE_CHUNK ((size_t)1 << 20)
 #define REMOTE_KEY_BYTES 128
+/* The longest reply is the index of a block. */
+#define REMOTE_REPLY_BYTES ((size_t)256 << 20)
+#define REMOTE_REPLY_ELEMENTS (1 << 20)
+/* After the store refused to write, one put tries it again this often. */
+#define REMOTE_REFUSED_US 10000000
 
 struct remote;
 struct remote_op;
@@ -69,6 +74,9 @@ struct remote_link {
     enum remote_link_state state;
     /* the thread's own */
     redisAsyncContext *context; /* NULL: none */
+    redisContextFuncs funcs;    /* its own, but for reading, which is counted */
+    ssize_t (*read)(redisContext *context, char *bytes, size_t size);
+    size_t reply_bytes; /* since the last reply was whole */
     bool want_read, want_write;
     struct remote_op *ops; /* under way */
     size_t owed;           /* replies */

@@ -4,9 +4,9 @@
  *       ^-------------------------------- any failure ---------------'
  *
  * A connection fails when the store closes it, when the handshake is refused or takes too long, and when the store is
- * silent for the timeout while it owes an answer. Everything under way is lost then, and answered; the next attempt
- * comes after 1 s, 2 s, ... 30 s. Until it succeeds the tier takes no operation, so nothing waits for a store that is
- * gone.
+ * silent for the timeout while it owes an answer, and when a reply is longer than any can be. Everything under way is
+ * lost then, and answered; the next attempt comes after 1 s, 2 s, ... 30 s. Until it succeeds the tier takes no
+ * operation, so nothing waits for a store that is gone.
  *
  * Invariant: `context` is the connection that commands may be sent on. hiredis calls back for every command that was
  * sent, also when it frees the connection; `context` is NULL by then. */
@@ -212,6 +212,7 @@ static void on_reply(redisAsyncContext *context, void *reply, void *user) {
         op->lost = true;
     }
     op->link->heard_us = hearth_clock_us();
+    op->link->reply_bytes = 0;
     op->link->owed--;
     op->answered++;
     op->link->task->replied(op, reply);
@@ -285,6 +286,13 @@ static void on_disconnect(const redisAsyncContext *context, int status) {
 
 /* ---- connecting ---- */
 
+static ssize_t counted_read(redisContext *context, char *bytes, size_t size) {
+    struct remote_link *link = ((redisAsyncContext *)context)->data; /* whose first member the context is */
+    const ssize_t n = link->read(context, bytes, size);
+    link->reply_bytes += n > 0 ? (size_t)n : 0;
+    return n;
+}
+
 static void connect_link(struct remote_link *link) {
     struct remote *remote = link->remote;
     redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC};
@@ -307,6 +315,12 @@ static void connect_link(struct remote_link *link) {
         hearth_remote_link_fail(link, "%s", context->c.errstr[0] ? context->c.errstr : "TLS failed");
         return;
     }
+    link->funcs = *context->c.funcs;
+    link->read = link->funcs.read;
+    link->funcs.read = counted_read;
+    link->reply_bytes = 0;
+    context->c.funcs = &link->funcs;
+    context->c.reader->maxelements = REMOTE_REPLY_ELEMENTS;
     context->ev.data = link;
     context->ev.addRead = add_read;
     context->ev.delRead = del_read;
@@ -354,6 +368,9 @@ void hearth_remote_link_turn(struct remote_link *link, int64_t until_us) {
         if (link->context && fds[1].revents & (POLLIN | POLLERR | POLLHUP)) {
             link->heard_us = hearth_clock_us();
             redisAsyncHandleRead(link->context);
+        }
+        if (link->context && link->reply_bytes > REMOTE_REPLY_BYTES) {
+            hearth_remote_link_fail(link, "it sends a reply that is longer than any can be");
         }
         if (link->context && fds[1].revents & POLLOUT) {
             redisAsyncHandleWrite(link->context);

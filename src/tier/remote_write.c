@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REFUSED_US 10000000 /* how long nothing is put after the store refused to write */
-#define TOUCH_SHARE 8       /* an item is touched again after this part of its time to live */
+#define TOUCH_SHARE 8 /* an item is touched again after this part of its time to live */
 
 /* ---- commands ---- */
 
@@ -259,7 +258,7 @@ static void refused(struct remote *remote, const char *text) {
     const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0;
     (void)pthread_mutex_lock(&remote->lock);
     remote->write_failing = remote->stats.failing = true;
-    remote->write_retry_us = hearth_clock_us() + REFUSED_US;
+    remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US;
     (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s",
                    full      ? "it is full and evicts nothing (set its maxmemory-policy to allkeys-lru)"
                    : replica ? "it is a read-only replica (give the primary's address)"

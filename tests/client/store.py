@@ -3,11 +3,13 @@
 Debian's redis-tools holds the server under the name of redis-check-rdb: what it does depends on the name it is given.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 from lib import server as servers
@@ -81,6 +83,36 @@ class Store:
     def keys(self, kind):
         """kind: i (the indexes of blocks) or s (the chunks)."""
         return sorted(self.ask("KEYS", f"hearth:*:{kind}:*"))
+
+
+class FakeStore:
+    """Answers each command with what `answer` makes of its words: bytes, or None, which closes the connection."""
+
+    def __init__(self, answer):
+        self.answer, self.listener = answer, socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=[self.listener.accept()[0]], daemon=True).start()
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rb") as stream:
+            while True:
+                words = _read(stream)
+                answer = b"+PONG\r\n" if words == [b"PING"] else self.answer(words)
+                if answer is None:
+                    return
+                connection.sendall(answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.listener.close()
 
 
 def _read(stream):

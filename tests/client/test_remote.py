@@ -16,7 +16,7 @@ import ondisk
 from conftest import serve
 from lib import server as servers
 from ondisk import assert_same_reply, computed, content, model_flags, request, wait_until
-from store import PROGRAM, Store
+from store import PROGRAM, FakeStore, Store
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
 # Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
@@ -131,11 +131,13 @@ def test_ways_to_the_store(tmp_path, scheme):
             assert computed(answer) <= 2, answer["hearth"]
 
 
-def test_a_store_whose_certificate_is_not_trusted(tmp_path):
+@pytest.mark.parametrize("signed", [False, True], ids=["by a stranger", "for another host"])
+def test_a_store_whose_certificate_is_not_trusted(tmp_path, signed):
     pair = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=elsewhere",
                     "-out", pair[0], "-keyout", pair[1]], check=True, capture_output=True)
-    with Store(tmp_path, pair=pair) as store, box(store, scheme="rediss") as running:
+    trust = ["--kv-remote-ca", pair[0]] if signed else []
+    with Store(tmp_path, pair=pair) as store, box(store, *trust, scheme="rediss") as running:
         assert remote(running)["state"] == "failing" and "certificate" in reasons(running)["kv_remote"]
         assert request(running.client, Talk("untrusted").ask())["usage"]["completion_tokens"] > 0
 
@@ -187,6 +189,49 @@ def test_a_store_that_hangs(store):
         assert "no answer within 200 ms" in reasons(running)["kv_remote"]
         store.resume()
         wait_until(lambda: remote(running)["state"] == "ok", "it answers", 60)
+
+
+def empty(words):
+    """What a store without anything answers."""
+    return {b"HGETALL": b"*0\r\n", b"GET": b"$-1\r\n", b"HGET": b"$-1\r\n", b"SET": b"+OK\r\n"}.get(words[0], b":0\r\n")
+
+
+@pytest.mark.parametrize("nonsense, told", [
+    (b"+more\r\n" * 3, ""), (b"*4294967295\r\n", "Multi-bulk length out of range"), (b"*1\r\n" * 100000, "nesting"),
+    (b"$300000000\r\n" + bytes(300000000), "longer"), (b"?what\r\n", "Protocol error"), (b"-\x1b[31m\xff\r\n", "")],
+    ids=["more than asked for", "many elements", "deep", "long", "no reply", "an error"])
+def test_a_store_that_talks_nonsense(nonsense, told):
+    """An answer without sense costs the connection, never the server."""
+    with FakeStore(lambda words: nonsense if words[0] == b"HGETALL" else empty(words)) as store:
+        with serve("--engine", "sim", "-c", "8192", "--kv-remote", store.url, "--kv-remote-timeout", "20000") as running:
+            for name in ("one", "two", "three"):
+                served(running, Talk(name, system_words=600))
+            assert told in reasons(running).get("kv_remote", "") if told else running.client.get("/health")
+
+
+@pytest.mark.long
+def test_a_store_that_is_lost_while_writing_is_tried_again():
+    """The store refuses to write; the one put that tries it again is lost with its connection: another one follows."""
+    sets = []
+
+    def answer(words):
+        if words[0] != b"SET":
+            return empty(words)
+        sets.append(words)
+        return b"-OOM full\r\n" if len(sets) == 1 else None if len(sets) == 2 else b"+OK\r\n"
+
+    with FakeStore(answer) as store, serve("--engine", "sim", "-c", "8192", "--kv-remote", store.url) as running:
+        numbers = iter(range(1000))
+
+        def asked(n):
+            served(running, Talk(f"tried {next(numbers)}", system_words=600))
+            return len(sets) >= n
+
+        wait_until(lambda: asked(1), "it is written to")
+        wait_until(lambda: "takes no new state" in reasons(running).get("kv_remote", ""), "it refuses")
+        wait_until(lambda: asked(2), "it is tried again", 60)
+        wait_until(lambda: asked(3), "it is tried once more", 60)
+        wait_until(lambda: remote(running)["state"] == "ok", "it is well", 60)
 
 
 @pytest.mark.parametrize("user", ["", ":guess@"], ids=["none", "wrong"])
