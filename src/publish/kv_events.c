@@ -22,6 +22,8 @@
 #define REMEMBERED_MAX 8192 /* messages, */
 #define REMEMBERED_BYTES ((size_t)64 << 20)
 #define LINGER_MS 1000 /* at the end, for what is not sent yet */
+#define REPLAY_MAX 16  /* requests that are answered before events are looked at again */
+#define REQUEST_BYTES 1024
 
 enum kv_event_kind { STORED, REMOVED, CLEARED };
 
@@ -37,6 +39,7 @@ struct kv_message {
     struct kv_message *next;
     uint64_t number;
     msgpack_sbuffer bytes;
+    bool broken; /* out of memory */
 };
 
 struct hearth_kv_events {
@@ -161,6 +164,17 @@ static void pack_event(msgpack_packer *packer, const struct kv_event *event, int
     pack_text(packer, "CPU");
 }
 
+static void free_message(struct kv_message *message) {
+    msgpack_sbuffer_destroy(&message->bytes);
+    free(message);
+}
+
+static int write_bytes(void *user, const char *bytes, size_t len) {
+    struct kv_message *message = user;
+    message->broken = message->broken || msgpack_sbuffer_write(&message->bytes, bytes, len) != 0;
+    return 0;
+}
+
 /* Packs and frees the events. NULL: out of memory. */
 static struct kv_message *pack(struct hearth_kv_events *events, struct kv_event *list, bool cleared) {
     struct kv_message *message = calloc(1, sizeof *message);
@@ -172,7 +186,7 @@ static struct kv_message *pack(struct hearth_kv_events *events, struct kv_event 
     }
     if (message) {
         msgpack_sbuffer_init(&message->bytes);
-        msgpack_packer_init(&packer, &message->bytes, msgpack_sbuffer_write);
+        msgpack_packer_init(&packer, message, write_bytes);
         (void)msgpack_pack_array(&packer, 3);
         (void)msgpack_pack_double(&packer, (double)hearth_clock_unix_us() / 1e6);
         (void)msgpack_pack_array(&packer, n);
@@ -191,12 +205,11 @@ static struct kv_message *pack(struct hearth_kv_events *events, struct kv_event 
     if (message) {
         (void)msgpack_pack_int(&packer, 0); /* the data-parallel rank */
     }
+    if (message && message->broken) {
+        free_message(message);
+        return NULL;
+    }
     return message;
-}
-
-static void free_message(struct kv_message *message) {
-    msgpack_sbuffer_destroy(&message->bytes);
-    free(message);
 }
 
 static void remember(struct hearth_kv_events *events, struct kv_message *message) {
@@ -305,7 +318,7 @@ static void *run(void *user) {
                 publish(events, message);
             }
         }
-        while (events->replay && answer_replay(events)) {
+        for (int n = 0; n < REPLAY_MAX && events->replay && answer_replay(events); n++) {
         }
     }
     return NULL;
@@ -358,7 +371,9 @@ void hearth_kv_events_destroy(struct hearth_kv_events *events) {
 
 static void *bind_socket(void *context, int type, const char *endpoint, const char *option, struct hearth_errmsg *msg) {
     void *socket = zmq_socket(context, type);
-    if (socket && zmq_bind(socket, endpoint) != 0) {
+    const int64_t most = REQUEST_BYTES; /* of what a peer sends: a request is eight bytes, a subscription a topic */
+    if (socket &&
+        (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) != 0 || zmq_bind(socket, endpoint) != 0)) {
         (void)hearth_fail(msg, HEARTH_ERR_INVALID, "%s %s: %s", option, endpoint, zmq_strerror(zmq_errno()));
         (void)zmq_close(socket);
         socket = NULL;
