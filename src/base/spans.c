@@ -177,7 +177,8 @@ static void *run(void *user) {
     for (bool more = true; more;) {
         const size_t n = take(slice, &dropped);
         for (size_t i = 0; i < n; i++) {
-            (void)print_span(&slice[i], &spans.text);
+            const size_t whole = spans.text.len;
+            spans.text.len = print_span(&slice[i], &spans.text) ? spans.text.len : whole; /* no half of an event */
             free(slice[i].json);
         }
         say_dropped(dropped);
