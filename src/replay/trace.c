@@ -3,6 +3,9 @@
  * Names of blocks are numbers of a name space: a session's own, or a file's. Sessions with the same tools and system
  * prompt share their first blocks, which the traces do not say: those blocks get a name space of that head.
  *
+ * Traces come from elsewhere: numbers that are outside of what a prompt or a time can be are refused with their line,
+ * so that no sum over them overflows.
+ *
  * Invariant: after reading, requests are in the order of time, and `prompt_tokens` is the sum over them. */
 #include "replay/trace.h"
 
@@ -13,6 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define BLOCKS_MAX (1 << 20) /* of a prompt: 64 million tokens */
+#define TIME_MAX_US 1000000000000000000
 
 /* A session's head: the names that its first prompt begins with, replaced by those of a name space of the head. */
 struct head {
@@ -28,7 +34,13 @@ struct reader {
     unsigned line;
     uint64_t sessions; /* read so far, of all files */
     int64_t *free_us;  /* when each of the sessions that run at once ends */
+    bool malformed;    /* what failed did so because of a number that cannot be */
 };
+
+static bool refuse(struct reader *r) {
+    r->malformed = true;
+    return false;
+}
 
 static uint64_t space_of(const char *kind, uint64_t a, uint64_t b) {
     char text[96];
@@ -90,14 +102,24 @@ static bool add_block(struct reader *r, const struct head *head, uint64_t space,
     return add_run(r->trace, space, name, 1);
 }
 
-/* Adds blocks given as inclusive ranges of names. */
+/* An inclusive range of names. False: it is none. */
+static bool read_range(struct reader *r, const json_t *range, json_int_t *first, json_int_t *last) {
+    *first = json_integer_value(json_array_get(range, 0));
+    *last = json_integer_value(json_array_get(range, 1));
+    return (*first >= 0 && *last >= -1 && *last <= UINT32_MAX && *last - *first < BLOCKS_MAX) || refuse(r);
+}
+
+/* Adds blocks given as ranges. */
 static bool add_ranges(struct reader *r, const struct head *head, uint64_t space, const json_t *ranges) {
     size_t i;
     const json_t *range;
     json_array_foreach(ranges, i, range) {
-        json_int_t first = json_integer_value(json_array_get(range, 0));
-        json_int_t last = json_integer_value(json_array_get(range, 1));
-        for (json_int_t name = first; name <= last && last - first < UINT32_MAX; name++) {
+        json_int_t first, last;
+        if (!read_range(r, range, &first, &last) ||
+            (last - first >= BLOCKS_MAX - r->trace->requests[r->trace->count - 1].blocks && !refuse(r))) {
+            return false;
+        }
+        for (json_int_t name = first; name <= last; name++) {
             if (!add_block(r, head, space, (uint32_t)name)) {
                 return false;
             }
@@ -109,24 +131,34 @@ static bool add_ranges(struct reader *r, const struct head *head, uint64_t space
 /* Ends the newest request, whose blocks are there. */
 static void end_request(struct reader *r, const json_t *json, const char *tokens) {
     struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
-    json_int_t in = json_integer_value(json_object_get(json, tokens));
-    json_int_t most = (json_int_t)(request->blocks + 1) * HEARTH_TRACE_BLOCK_TOKENS;
-    request->prompt_tokens = in < 1 ? 1 : in < most || in > INT32_MAX ? (int32_t)in : (int32_t)most;
+    const json_int_t in = json_integer_value(json_object_get(json, tokens));
+    const json_int_t whole = (json_int_t)request->blocks * HEARTH_TRACE_BLOCK_TOKENS;
+    const json_int_t rest = in <= whole                              ? 0
+                            : in < whole + HEARTH_TRACE_BLOCK_TOKENS ? in - whole
+                                                                     : HEARTH_TRACE_BLOCK_TOKENS;
+    request->prompt_tokens = whole + rest > 0 ? (int32_t)(whole + rest) : 1;
     const char *stop = json_string_value(json_object_get(json, "stop"));
     request->calls = stop && strcmp(stop, "tool_use") == 0;
     r->trace->prompt_tokens += (uint64_t)request->prompt_tokens;
 }
 
-static int64_t us_of(const json_t *json, const char *name) {
-    return (int64_t)(json_number_value(json_object_get(json, name)) * 1e6);
+/* A time in units of so many microseconds. */
+static int64_t time_of(const json_t *json, const char *name, double unit_us) {
+    const double us = json_number_value(json_object_get(json, name)) * unit_us, most = TIME_MAX_US;
+    return (int64_t)(us > most ? most : us < -most ? -most : us);
 }
 
 /* ---- sessions ---- */
 
-/* Notes the names of the first prompt's head. False: out of memory. */
-static bool read_head(const json_t *session, struct head *head) {
+/* Notes the names of the first prompt's head. */
+static bool read_head(struct reader *r, const json_t *session, struct head *head) {
+    const json_int_t most_tokens = (json_int_t)BLOCKS_MAX * HEARTH_TRACE_BLOCK_TOKENS;
     json_int_t tools = json_integer_value(json_object_get(session, "tool_tokens"));
-    json_int_t all = tools + json_integer_value(json_object_get(session, "system_tokens"));
+    json_int_t system = json_integer_value(json_object_get(session, "system_tokens")), all = tools + system;
+    *head = (struct head){0};
+    if (tools < 0 || tools > most_tokens || system < 0 || system > most_tokens) {
+        return refuse(r);
+    }
     *head = (struct head){.tool_blocks = (int32_t)(tools / HEARTH_TRACE_BLOCK_TOKENS),
                           .tool_space = space_of("tools", (uint64_t)tools, 0),
                           .space = space_of("head", (uint64_t)tools, (uint64_t)all)};
@@ -138,9 +170,11 @@ static bool read_head(const json_t *session, struct head *head) {
     size_t i;
     const json_t *range, *first = json_array_get(json_object_get(session, "requests"), 0);
     json_array_foreach(json_object_get(first, "blocks"), i, range) {
-        json_int_t last = json_integer_value(json_array_get(range, 1));
-        for (json_int_t name = json_integer_value(json_array_get(range, 0)); name <= last && head->blocks < most;
-             name++) {
+        json_int_t name, last;
+        if (!read_range(r, range, &name, &last)) {
+            return false;
+        }
+        for (; name <= last && head->blocks < most; name++) {
             head->names[head->blocks++] = (uint32_t)name;
         }
     }
@@ -150,11 +184,12 @@ static bool read_head(const json_t *session, struct head *head) {
 /* Adds the requests of a session, or of an agent inside it; *end_us: when the last of them is over. */
 static bool add_requests(struct reader *r, const json_t *session, uint64_t space, int64_t start_us, int64_t *end_us) {
     struct head head;
-    bool ok = read_head(session, &head);
+    bool ok = read_head(r, session, &head);
     size_t i;
     const json_t *json;
     json_array_foreach(json_object_get(session, "requests"), i, json) {
-        int64_t at_us = start_us + us_of(json, "t");
+        int64_t at_us = start_us + time_of(json, "t", 1e6);
+        ok = ok && ((at_us <= TIME_MAX_US && at_us >= -TIME_MAX_US) || refuse(r));
         if (json_object_get(json, "requests")) {
             ok = ok && add_requests(r, json, space, at_us, end_us);
             continue;
@@ -166,7 +201,7 @@ static bool add_requests(struct reader *r, const json_t *session, uint64_t space
         }
         request->head_blocks = head.blocks < request->blocks ? head.blocks : 0;
         end_request(r, json, "in");
-        request->lasted_us = us_of(json, "api_time");
+        request->lasted_us = time_of(json, "api_time", 1e6);
         at_us += request->lasted_us;
         *end_us = at_us > *end_us ? at_us : *end_us;
     }
@@ -191,7 +226,7 @@ static bool add_session(struct reader *r, const json_t *session) {
 static bool add_open(struct reader *r, const json_t *json) {
     uint64_t space = space_of(r->path, 0, 0);
     const json_t *ids = json_object_get(json, "hash_ids");
-    int64_t at_us = ids ? us_of(json, "timestamp") / 1000 : us_of(json, "t");
+    int64_t at_us = ids ? time_of(json, "timestamp", 1e3) : time_of(json, "t", 1e6);
     if (!add_request(r->trace, at_us)) {
         return false;
     }
@@ -202,7 +237,8 @@ static bool add_open(struct reader *r, const json_t *json) {
     json_array_foreach(ids, i, id) { /* of 512 tokens, the last one of fewer */
         json_int_t left = whole - (json_int_t)i * 8;
         uint32_t count = left < 0 ? 0 : left < 8 ? (uint32_t)left : 8;
-        ok = ok && (count == 0 || add_run(r->trace, space, (uint32_t)json_integer_value(id) * 8, count));
+        ok = ok && (r->trace->requests[r->trace->count - 1].blocks <= BLOCKS_MAX - 8 || refuse(r)) &&
+             (count == 0 || add_run(r->trace, space, (uint32_t)json_integer_value(id) * 8, count));
     }
     ok = ok && add_ranges(r, NULL, space, json_object_get(json, "blocks"));
     if (ok) {
@@ -223,6 +259,9 @@ static int add_line(struct reader *r, const char *text, size_t len, struct heart
         known = false;
     }
     json_decref(json);
+    if (r->malformed) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s:%u: a number is out of range", r->path, r->line);
+    }
     if (!known) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s:%u: this is neither a session nor a request%s%s", r->path,
                            r->line, json ? "" : ": ", json ? "" : error.text);

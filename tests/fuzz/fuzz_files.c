@@ -1,10 +1,12 @@
-/* Fuzzes what the owner of a server writes: a file of keys, a file of options and a command line, a file of replies.
+/* Fuzzes what the owner of a server gives it: a file of keys, one of options and a command line, of replies, a trace.
  * What is accepted keeps the limits of the tables; what is not is refused with one line. */
 #include "fuzz.h"
 
 #include "api/job.h"
 #include "cli/keys.h"
 #include "engine/sim.h"
+#include "replay/oracle.h"
+#include "replay/trace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -125,4 +127,41 @@ FUZZ_TARGET(script) {
     } else {
         HEARTH_ASSERT(script == NULL && is_one_line(&msg));
     }
+}
+
+/* A trace: what is read is in order, and its parts add up. The oracle is asked about those that are short. */
+FUZZ_TARGET(trace) {
+    const struct hearth_trace_choice choice = {.of = 1, .concurrency = 2};
+    char path[4096], *paths[] = {path};
+    struct hearth_trace trace;
+    struct hearth_errmsg msg = {""};
+    (void)snprintf(path, sizeof path, "%s", fuzz_path("trace"));
+    fuzz_write(path, data, size);
+    if (hearth_trace_read(paths, 1, &choice, &trace, &msg) != HEARTH_OK) {
+        HEARTH_ASSERT(is_one_line(&msg) && trace.count == 0);
+        return;
+    }
+    uint64_t tokens = 0, blocks = 0;
+    for (size_t i = 0; i < trace.count; i++) {
+        const struct hearth_trace_request *request = &trace.requests[i];
+        uint64_t of_runs = 0;
+        HEARTH_ASSERT(i == 0 || trace.requests[i - 1].at_us <= request->at_us);
+        HEARTH_ASSERT((size_t)request->run + request->run_count <= trace.run_count && request->prompt_tokens >= 1);
+        for (uint32_t k = 0; k < request->run_count; k++) {
+            of_runs += trace.runs[request->run + k].count;
+        }
+        HEARTH_ASSERT(request->blocks >= 0 && of_runs == (uint64_t)request->blocks);
+        HEARTH_ASSERT(request->head_blocks >= 0 && request->head_blocks <= request->blocks);
+        tokens += (uint64_t)request->prompt_tokens;
+        blocks += of_runs;
+    }
+    HEARTH_ASSERT(trace.count > 0 && tokens == trace.prompt_tokens);
+    struct hearth_oracle oracle;
+    if (blocks < 4096 && hearth_oracle_make(&trace, &oracle, &msg) == HEARTH_OK) {
+        HEARTH_ASSERT(oracle.new_tokens <= tokens);
+        HEARTH_ASSERT(hearth_oracle_belady(&trace, &oracle, UINT64_MAX, 0) == oracle.new_tokens);
+        HEARTH_ASSERT(hearth_oracle_belady(&trace, &oracle, 3, 1) >= oracle.new_tokens);
+        hearth_oracle_finish(&oracle);
+    }
+    hearth_trace_finish(&trace);
 }

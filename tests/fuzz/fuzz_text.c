@@ -1,9 +1,11 @@
-/* Fuzzes the small readers: JSON in canonical form, UTF-8, and what clients keep for the server under its seal. */
+/* Fuzzes the small readers: JSON in canonical form, UTF-8, queries, the header traceparent, addresses of a store, and
+ * what clients keep for the server under its seal. */
 #include "fuzz.h"
 
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 #include "base/utf8.h"
+#include "tier/remote.h"
 
 /* What is canonical stays as it is, and means the same. */
 FUZZ_TARGET(json) {
@@ -69,4 +71,51 @@ FUZZ_TARGET(sealed) {
                   (strcmp(signature, given) == 0));
     free(given);
     free(text);
+}
+
+FUZZ_TARGET(query) {
+    static const char *const names[] = {"session", "limit", "", "a=", "%"};
+    struct fuzz_input input = {data, size};
+    size_t len;
+    char *query = fuzz_part(&input, &len);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *value = hearth_api_query(query, names[i]);
+        HEARTH_ASSERT(value == NULL || (strlen(value) <= len && strstr(query, names[i]) != NULL));
+        free(value);
+    }
+    free(query);
+}
+
+/* What is taken is the trace of a header that is put together from it. */
+FUZZ_TARGET(traceparent) {
+    struct fuzz_input input = {data, size};
+    char trace[HEARTH_TRACE_ID_BYTES], again[HEARTH_TRACE_ID_BYTES], made[64];
+    size_t len;
+    char *header = fuzz_part(&input, &len);
+    if (hearth_traceparent_read(header, trace)) {
+        HEARTH_ASSERT(strlen(trace) == 32 && memcmp(header + 3, trace, 32) == 0 && len >= 55);
+        (void)snprintf(made, sizeof made, "00-%s-00000000000000a0-01", trace);
+        HEARTH_ASSERT(hearth_traceparent_read(made, again) && strcmp(trace, again) == 0);
+    } else {
+        HEARTH_ASSERT(trace[0] == '\0');
+    }
+    free(header);
+}
+
+FUZZ_TARGET(address) {
+    struct fuzz_input input = {data, size};
+    struct hearth_remote_address address;
+    struct hearth_errmsg msg = {""};
+    size_t len;
+    char *url = fuzz_part(&input, &len);
+    if (hearth_remote_address_parse(url, &address, &msg) == HEARTH_OK) {
+        HEARTH_ASSERT((address.host != NULL) != (address.path != NULL) && address.label[0] != '\0');
+        HEARTH_ASSERT(address.path != NULL ? address.path[0] != '\0' && address.password == NULL && !address.tls
+                                           : address.host[0] != '\0' && address.port >= 1 && address.port <= 65535);
+        HEARTH_ASSERT(address.db >= 0 && (address.user == NULL || address.password != NULL));
+        hearth_remote_address_finish(&address);
+    } else {
+        HEARTH_ASSERT(msg.text[0] != '\0' && address.host == NULL && address.path == NULL && address.password == NULL);
+    }
+    free(url);
 }

@@ -285,6 +285,17 @@ static void what_is_no_trace_is_refused(void **state) {
     assert_int_equal(read_text("{\"t\": 0, \"blocks\": [[1, 2]]}\nhello\n", &all, &trace, &msg), HEARTH_ERR_INVALID);
     assert_non_null(strstr(msg.text, ":2: "));
     assert_int_equal(read_text("\n", &all, &trace, &msg), HEARTH_ERR_INVALID);
+    static const char *const out_of_range[] = {
+        "{\"t\": 0, \"blocks\": [[0, 9223372036854775807]]}\n",
+        "{\"t\": 0, \"blocks\": [[0, 999999], [0, 999999]]}\n",
+        "{\"t\": 0, \"blocks\": [[-1, 1]]}\n",
+        "{\"tool_tokens\": 9223372036854775807, \"system_tokens\": 1, \"requests\": []}\n",
+        "{\"requests\": [{\"t\": 1e300, \"requests\": [{\"t\": 1e300, \"blocks\": []}]}]}\n",
+    };
+    for (size_t i = 0; i < sizeof out_of_range / sizeof out_of_range[0]; i++) {
+        assert_int_equal(read_text(out_of_range[i], &all, &trace, &msg), HEARTH_ERR_INVALID);
+        assert_non_null(strstr(msg.text, ":1: a number is out of range"));
+    }
     char *paths[] = {"/nowhere/trace"};
     assert_int_equal(hearth_trace_read(paths, 1, &all, &trace, &msg), HEARTH_ERR_IO);
 }
