@@ -7,6 +7,7 @@
  * store. Then no job is left. */
 #include "api/anthropic/anthropic.h"
 #include "api/feed.h"
+#include "api/recording.h"
 #include "api/idle.h"
 #include "api/responses/responses.h"
 
@@ -101,6 +102,7 @@
     X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
     X("GET", "/events", hearth_feed_get, NULL, STREAM)                                                              \
     X("GET", "/trends", hearth_feed_trends_get, NULL, ADMIN)                                                        \
+    X("GET", "/record", hearth_recording_get, NULL, STREAM | ADMIN)                                                 \
     X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
@@ -235,6 +237,7 @@ static void on_tick(void *user) {
     }
     hearth_idle_tick(api->idle, now_us);
     hearth_feed_tick(api);
+    hearth_recording_tick(api);
     hearth_feed_count(api);
     hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
     if (api->trim_due) {
@@ -245,7 +248,9 @@ static void on_tick(void *user) {
 
 /* The server begins to end: no stream of events is waited for. */
 static void end_streams(struct hearth_http_work *work) {
-    hearth_feed_tick((struct hearth_api *)((char *)work - offsetof(struct hearth_api, events.end)));
+    struct hearth_api *api = (struct hearth_api *)((char *)work - offsetof(struct hearth_api, events.end));
+    hearth_feed_tick(api);
+    hearth_recording_tick(api);
 }
 
 void hearth_api_params_default(struct hearth_api_params *params) {

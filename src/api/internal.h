@@ -118,12 +118,13 @@ struct hearth_api {
         uint64_t told; /* requests that the ring had at the last event */
         struct hearth_http_work end;
     } events;
-    size_t cache_bytes;            /* of the service */
-    struct hearth_trend trend;     /* likewise */
-    struct hearth_figures figures; /* the loop's, as the next three */
-    uint32_t snapshot_interval;    /* of the service */
-    bool keep_texts;               /* with the texts where prompts parted */
-    double prefill_us_per_token;   /* usually; 0: not known yet */
+    struct hearth_recording *recordings; /* recording.c's, the loop's */
+    size_t cache_bytes;                  /* of the service */
+    struct hearth_trend trend;           /* likewise */
+    struct hearth_figures figures;       /* the loop's, as the next three */
+    uint32_t snapshot_interval;          /* of the service */
+    bool keep_texts;                     /* with the texts where prompts parted */
+    double prefill_us_per_token;         /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
     atomic_bool drained;        /* no reply will be computed any more, */

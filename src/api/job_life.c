@@ -15,6 +15,7 @@
 #include "api/job.h"
 
 #include "api/idle.h"
+#include "api/recording.h"
 #include "api/stored_turns.h"
 #include "api/limits.h"
 #include "api/urgency.h"
@@ -47,6 +48,7 @@ static void destroy_events(struct hearth_event *event) {
 
 static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
+    hearth_recording_add(job);
     hearth_key_limits_end(job);
     hearth_idle_follow(job);
     for (size_t i = 0; i < job->choice_count; i++) {

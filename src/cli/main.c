@@ -20,6 +20,7 @@ static const char *const usage =
     "  hearth sessions ls             the conversations that it keeps; hearth sessions --help: more commands\n"
     "  hearth keys new                a key for --api-key-file, hashed; hearth keys --help: more\n"
     "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
+    "  hearth record FILE             records which prompts begin alike, without their text; hearth record --help\n"
     "  hearth replay TRACE            what would be computed of recorded requests; hearth replay --help\n"
     "  hearth --version               versions of hearth and llama.cpp\n"
     "  hearth --help                  this text\n";
@@ -61,8 +62,8 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat",   "sessions", "keys", "kv",     "top",
-                                           "why",   "replay", "options",  "help", "version"};
+    static const char *const commands[] = {"serve", "chat",   "sessions", "keys",    "kv",   "top",
+                                           "why",   "record", "replay",   "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     (void)umask(077); /* whatever is written is the user's own */
     if (strcmp(command, "serve") == 0) {
@@ -73,6 +74,9 @@ int main(int argc, char *argv[]) {
     }
     if (strcmp(command, "kv") == 0) {
         return hearth_cli_kv(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "record") == 0) {
+        return hearth_client_record(argc - 2, argv + 2);
     }
     if (strcmp(command, "replay") == 0) {
         return hearth_cli_replay(argc - 2, argv + 2);

@@ -1,4 +1,4 @@
-/* What the files of `hearth chat`, `hearth top` and `hearth why` share. They know the server by HTTP only, as any
+/* What the files of `hearth chat`, `top`, `why` and `record` share. They know the server by HTTP only, as any
  * client does.
  *
  *     chat.c       hearth chat: the command line, and what is typed
@@ -6,7 +6,8 @@
  *     client.c     requests, by libcurl
  *     reply.c      a streamed reply, as it comes in
  *     top.h        hearth top
- *     why.c        hearth why: the server's verdicts, in sentences */
+ *     why.c        hearth why: the server's verdicts, in sentences
+ *     record.c     hearth record: a trace of what a server is asked for */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H
 

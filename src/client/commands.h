@@ -1,5 +1,5 @@
-/* `hearth chat`, `hearth top` and `hearth why`: talking to a server in the terminal, watching it, and asking it why
- * requests were slow. */
+/* `hearth chat`, `hearth top`, `hearth why` and `hearth record`: talking to a server in the terminal, watching it,
+ * asking it why requests were slow, and recording what it is asked for. */
 #ifndef HEARTH_CLIENT_COMMANDS_H
 #define HEARTH_CLIENT_COMMANDS_H
 
@@ -8,5 +8,6 @@
 int hearth_client_chat(int argc, char *const argv[]);
 int hearth_client_top(int argc, char *const argv[]);
 int hearth_client_why(int argc, char *const argv[]);
+int hearth_client_record(int argc, char *const argv[]);
 
 #endif
