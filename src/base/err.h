@@ -28,7 +28,8 @@
     X(OVERLOADED, -17, 429, "too many requests wait")                                                \
     X(DEADLINE, -18, 504, "the deadline has passed")                                                 \
     X(EFFORT, -19, 400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
-    X(QUOTA, -20, 429, "the key's quota of stored conversations is used up")
+    X(QUOTA, -20, 429, "the key's quota of stored conversations is used up")                         \
+    X(STORE, -21, 503, "the database of conversations cannot be used now")
 
 enum hearth_err {
     HEARTH_OK = 0,

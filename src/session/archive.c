@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "session/db.h"
+#include "session/db_sqlite.h"
 #include "session/sealed_row.h"
 
 #include <pthread.h>
@@ -122,21 +122,21 @@ static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
 }
 
 /* False: out of memory, or its body does not verify. */
-static bool take_row(sqlite3_stmt *statement, const struct hearth_seal *seal, struct hearth_archive_row *row,
-                     uint64_t *damaged) {
-    row->key = hearth_db_column_digest(statement, 0);
-    row->parent = hearth_db_column_digest(statement, 1);
-    row->other = hearth_db_column_digest(statement, 2);
-    row->len = (uint64_t)sqlite3_column_int64(statement, 3);
-    if (sqlite3_column_type(statement, 4) == SQLITE_NULL) {
+static bool take_row(const struct hearth_db *db, int which, struct hearth_archive_row *row, uint64_t *damaged) {
+    row->key = hearth_db_column_digest(db, which, 0);
+    row->parent = hearth_db_column_digest(db, which, 1);
+    row->other = hearth_db_column_digest(db, which, 2);
+    row->len = (uint64_t)hearth_db_column_number(db, which, 3);
+    if (hearth_db_column_is_null(db, which, 4)) {
         return true;
     }
-    const void *bytes = sqlite3_column_blob(statement, 4);
-    if (!hearth_buf_append(&row->body, bytes, (size_t)sqlite3_column_bytes(statement, 4))) {
+    size_t len;
+    const void *bytes = hearth_db_column_bytes(db, which, 4, &len);
+    if (!hearth_buf_append(&row->body, bytes, len)) {
         return false;
     }
     const struct about about = about_row(row);
-    if (!hearth_sealed_row_open(seal, &about, sizeof about, row->body.data, &row->body.len)) {
+    if (!hearth_sealed_row_open(db->seal, &about, sizeof about, row->body.data, &row->body.len)) {
         ++*damaged;
         hearth_archive_row_finish(row);
         return false;
@@ -150,7 +150,7 @@ static int read_rows(struct hearth_db *db, enum hearth_archive_query query, stru
     int found = hearth_db_query(db, (int)query, "zi", &key, (int64_t)max);
     for (*count = 0; found > 0 && *count < max; found = hearth_db_next(db, (int)query)) {
         rows[*count] = (struct hearth_archive_row){.kind = kind_of(query)};
-        *count += take_row(db->statements[query], db->seal, &rows[*count], damaged);
+        *count += take_row(db, (int)query, &rows[*count], damaged);
     }
     hearth_db_reset(db, (int)query);
     return found < 0 ? found : HEARTH_OK;
@@ -230,7 +230,7 @@ static int write_rows(struct hearth_db *db, struct queued_row *items, uint64_t *
             continue;
         }
         item->closed = item->closed || close_body(db->seal, &item->row);
-        err = item->closed ? put_row(db, &item->row) : hearth_db_fail(db, SQLITE_NOMEM);
+        err = item->closed ? put_row(db, &item->row) : hearth_db_fail_nomem(db);
         last = item->row.kind == HEARTH_ARCHIVE_NODE ? &item->row.key : last;
     }
     return err;
@@ -259,8 +259,8 @@ static int delete_up(struct hearth_db *db, struct hearth_digest key, int64_t use
         }
         key = parent;
         const int found = hearth_db_query(db, USED_AND_PARENT, "z", &key);
-        const bool goes = found > 0 && sqlite3_column_int64(db->statements[USED_AND_PARENT], 0) <= used;
-        parent = goes ? hearth_db_column_digest(db->statements[USED_AND_PARENT], 1) : parent;
+        const bool goes = found > 0 && hearth_db_column_number(db, USED_AND_PARENT, 0) <= used;
+        parent = goes ? hearth_db_column_digest(db, USED_AND_PARENT, 1) : parent;
         hearth_db_reset(db, USED_AND_PARENT);
         if (!goes) {
             return found < 0 ? found : HEARTH_OK;
@@ -274,10 +274,9 @@ static int delete_oldest(struct hearth_db *db, uint64_t *evicted) {
     if (found <= 0) {
         return found;
     }
-    sqlite3_stmt *statement = db->statements[OLDEST_LEAF];
-    const struct hearth_digest key = hearth_db_column_digest(statement, 0);
-    const struct hearth_digest parent = hearth_db_column_digest(statement, 2);
-    const int64_t used = sqlite3_column_int64(statement, 1);
+    const struct hearth_digest key = hearth_db_column_digest(db, OLDEST_LEAF, 0);
+    const struct hearth_digest parent = hearth_db_column_digest(db, OLDEST_LEAF, 2);
+    const int64_t used = hearth_db_column_number(db, OLDEST_LEAF, 1);
     hearth_db_reset(db, OLDEST_LEAF);
     const int err = delete_up(db, key, used, parent, evicted);
     return err == HEARTH_OK ? 1 : err;
@@ -289,7 +288,7 @@ static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
     uint64_t bytes = 0;
     int found = 1, err = count_bytes(db, &bytes);
     while (err == HEARTH_OK && found > 0 && bytes > most) {
-        err = hearth_db_exec(db, "BEGIN IMMEDIATE");
+        err = hearth_db_begin(db, true);
         if (err != HEARTH_OK) {
             break;
         }
@@ -299,7 +298,10 @@ static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
         }
         err = hearth_db_end(db, err);
     }
-    return err == HEARTH_OK ? hearth_db_exec(db, "PRAGMA incremental_vacuum") : err;
+    if (err == HEARTH_OK) {
+        hearth_db_give_back(db);
+    }
+    return err;
 }
 
 /* ---- opening, and failures ---- */
@@ -331,9 +333,10 @@ void hearth_archive_begin_generation(struct hearth_archive *archive) {
 
 /* Opens what is not open; a code. */
 static int open_all(struct hearth_archive *archive, struct hearth_errmsg *reason) {
-    int code = archive->writer.handle == NULL ? hearth_db_open(&archive->writer, reason) : SQLITE_OK;
+    int code = !hearth_db_is_open(&archive->writer) ? hearth_db_open(&archive->writer, reason) : HEARTH_DB_OK;
     pthread_mutex_lock(&archive->reader.mutex);
-    code = code == SQLITE_OK && archive->reader.handle == NULL ? hearth_db_open(&archive->reader, reason) : code;
+    code =
+        code == HEARTH_DB_OK && !hearth_db_is_open(&archive->reader) ? hearth_db_open(&archive->reader, reason) : code;
     pthread_mutex_unlock(&archive->reader.mutex);
     return code;
 }
@@ -365,7 +368,7 @@ static void set_failing(struct hearth_archive *archive, bool failing, const char
 /* Opens the database, moving one away that is at fault. */
 static bool open_or_replace(struct hearth_archive *archive) {
     struct hearth_errmsg reason = {.text = ""};
-    if (archive->writer.handle != NULL && hearth_db_has_moved(&archive->writer)) {
+    if (hearth_db_is_open(&archive->writer) && hearth_db_has_moved(&archive->writer)) {
         close_all(archive); /* removed, or moved away by another process */
         hearth_archive_begin_generation(archive);
     }
@@ -375,11 +378,11 @@ static bool open_or_replace(struct hearth_archive *archive) {
         hearth_archive_begin_generation(archive);
         code = hearth_db_quarantine(&archive_db, archive->path) ? open_all(archive, &reason) : code;
     }
-    if (code != SQLITE_OK) {
+    if (code != HEARTH_DB_OK) {
         close_all(archive);
         set_failing(archive, true, reason.text);
     }
-    return code == SQLITE_OK;
+    return code == HEARTH_DB_OK;
 }
 
 /* After a connection that was open has failed with a code. */
@@ -420,7 +423,7 @@ static bool write_items(struct hearth_archive *archive, struct queued_row *items
     if (!open_or_replace(archive)) {
         return false;
     }
-    int err = items != NULL ? hearth_db_exec(db, "BEGIN IMMEDIATE") : HEARTH_OK;
+    int err = items != NULL ? hearth_db_begin(db, true) : HEARTH_OK;
     err = err == HEARTH_OK && items != NULL ? hearth_db_end(db, write_rows(db, items, lost)) : err;
     const bool written = err == HEARTH_OK;
     if (*lost > 0) {
@@ -558,8 +561,8 @@ int hearth_archive_create(const struct hearth_archive_params *params, struct hea
     atomic_init(&archive->generation, 1);
     atomic_init(&archive->damaged, 0);
     pthread_mutex_init(&archive->mutex, NULL);
-    hearth_db_init(&archive->writer, &archive_db, archive->path, WRITER_BUSY_MS, params->seal);
-    hearth_db_init(&archive->reader, &archive_db, archive->path, READER_BUSY_MS, params->seal);
+    hearth_db_init(&archive->writer, &hearth_db_sqlite, &archive_db, archive->path, WRITER_BUSY_MS, params->seal);
+    hearth_db_init(&archive->reader, &hearth_db_sqlite, &archive_db, archive->path, READER_BUSY_MS, params->seal);
     if (archive->path != NULL) {
         (void)open_or_replace(archive); /* otherwise the thread tries again */
     }
@@ -596,10 +599,10 @@ size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_q
     struct hearth_db *db = &archive->reader;
     size_t count = 0;
     uint64_t damaged = 0;
-    int code = SQLITE_OK;
+    int code = HEARTH_DB_OK;
     pthread_mutex_lock(&db->mutex);
-    if (db->handle != NULL && read_rows(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
-        (db->code & 0xFF) != SQLITE_BUSY && !hearth_db_is_nomem(db->code)) {
+    if (hearth_db_is_open(db) && read_rows(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
+        !hearth_db_is_busy(db->code) && !hearth_db_is_nomem(db->code)) {
         code = db->code;
         hearth_db_close(db);
     }
@@ -608,7 +611,7 @@ size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_q
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: a row does not match its checksum; such rows are left out",
                    archive->path);
     }
-    if (code != SQLITE_OK) {
+    if (code != HEARTH_DB_OK) {
         pthread_mutex_lock(&archive->mutex);
         archive->reader_failed = true;
         archive->reader_code = code;

@@ -1,161 +1,139 @@
-/* Databases: opening one, bringing it up to date, asking and writing, copying it, and moving one that is at fault away.
+/* Connections to databases: what is the same whatever is spoken to. A driver does the rest.
  *
- * WAL with synchronous=FULL: a commit is on disk when it returns, and readers never wait for the writer. Space of
- * deleted rows is given back in steps (auto_vacuum=INCREMENTAL), and rows are overwritten (secure_delete). The file is
- * made before SQLite opens it, so that no other user can ever read it; SQLite gives -wal and -shm the same mode.
- *
- * What is refused stays as it is: until a database is known to be ours, closing it carries no log into it.
- *
- * Versions: user_version counts the steps that were taken. A step and its number are one transaction, and the number is
- * read again inside it: another process may have been faster. The first step also writes the application_id.
- *
- * A copy is made by SQLite's backup API while others read and write, under a temporary name, synced and renamed: what
- * stands at the name is whole.
- *
- * Only a database that may be forgotten is moved away (replaces_others); others stay where they are, and opening fails.
- * -wal and -shm are renamed first: a new database must never meet the log of an old one. Processes take turns by a lock
- * on PATH.lock and check again whether the file is at fault, so that none moves away what another has just begun. */
+ * Arguments are read from their letters into values here, so a driver knows no va_list. */
 #include "session/db.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "session/db_file.h"
-#include "session/db_sums.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <sqlite3.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
-#define LOGLESS "PRAGMA journal_mode = DELETE"
+/* ---- life ---- */
 
-enum { OPEN_FLAGS = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE };
+void hearth_db_init(struct hearth_db *db, const struct hearth_db_driver *driver, const struct hearth_db_kind *kind,
+                    const char *path, int busy_ms, const struct hearth_seal *seal) {
+    HEARTH_ASSERT(kind->statement_count <= HEARTH_DB_STATEMENTS_MAX);
+    *db = (struct hearth_db){.driver = driver, .kind = kind, .path = path, .busy_ms = busy_ms, .seal = seal};
+    pthread_mutex_init(&db->mutex, NULL);
+}
+
+int hearth_db_open(struct hearth_db *db, struct hearth_errmsg *reason) {
+    struct hearth_errmsg own = {.text = ""};
+    const int code = db->driver->open(db, &own);
+    if (code != HEARTH_DB_OK) {
+        (void)hearth_fail(reason, HEARTH_ERR_IO, "%s", own.text[0] != '\0' ? own.text : hearth_db_text(code));
+        hearth_db_close(db);
+    }
+    db->code = code;
+    return code;
+}
+
+void hearth_db_close(struct hearth_db *db) {
+    db->driver->close(db);
+}
+
+void hearth_db_finish(struct hearth_db *db) {
+    hearth_db_close(db);
+    ZSTD_freeCCtx(db->pack);
+    ZSTD_freeDCtx(db->unpack);
+    pthread_mutex_destroy(&db->mutex);
+}
+
+bool hearth_db_is_open(const struct hearth_db *db) {
+    return db->driver->is_open(db);
+}
+
+bool hearth_db_has_moved(const struct hearth_db *db) {
+    return db->driver->has_moved(db);
+}
 
 /* ---- codes ---- */
 
 const char *hearth_db_text(int code) {
-    return code == HEARTH_DB_ALIEN     ? "it is no database of hearth's"
-           : code == HEARTH_DB_NEWER   ? "it is of a newer version of hearth"
-           : code == SQLITE_IOERR_DATA ? "a page does not match its checksum"
-                                       : sqlite3_errstr(code);
+    switch (code) {
+#define X(name, number, text) \
+    case HEARTH_DB_##name: return text;
+        HEARTH_DB_CODE_TABLE(X)
+#undef X
+    default: return code == SQLITE_IOERR_DATA ? "a page does not match its checksum" : sqlite3_errstr(code);
+    }
+}
+
+bool hearth_db_is_outage(int code) {
+    return code >= HEARTH_DB_LOST && code <= HEARTH_DB_OTHER && code != HEARTH_DB_NO_MEMORY;
+}
+
+static bool is_sqlite(int code) {
+    return code < HEARTH_DB_ALIEN || code > HEARTH_DB_OTHER;
 }
 
 bool hearth_db_is_nomem(int code) {
-    return (code & 0xFF) == SQLITE_NOMEM || code == SQLITE_IOERR_NOMEM;
+    return code == HEARTH_DB_NO_MEMORY ||
+           (is_sqlite(code) && ((code & 0xFF) == SQLITE_NOMEM || code == SQLITE_IOERR_NOMEM));
 }
 
 bool hearth_db_is_damage(const struct hearth_db_kind *kind, int code) {
-    bool other = code == HEARTH_DB_ALIEN || code == HEARTH_DB_NEWER;
+    const bool other = code == HEARTH_DB_ALIEN || code == HEARTH_DB_NEWER;
     return other ? kind->replaces_others
-                 : (code & 0xFF) == SQLITE_CORRUPT || (code & 0xFF) == SQLITE_NOTADB || code == SQLITE_IOERR_DATA;
+                 : is_sqlite(code) &&
+                       ((code & 0xFF) == SQLITE_CORRUPT || (code & 0xFF) == SQLITE_NOTADB || code == SQLITE_IOERR_DATA);
+}
+
+bool hearth_db_is_unwritable(int code) {
+    const int kind = code & 0xFF;
+    return code == HEARTH_DB_NO_ROOM || code == HEARTH_DB_READ_ONLY ||
+           (is_sqlite(code) && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY));
+}
+
+bool hearth_db_is_busy(int code) {
+    return code == HEARTH_DB_SLOW || (is_sqlite(code) && (code & 0xFF) == SQLITE_BUSY);
 }
 
 int hearth_db_fail(struct hearth_db *db, int code) {
     db->code = code;
-    return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+    return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : hearth_db_is_outage(code) ? HEARTH_ERR_STORE : HEARTH_ERR_IO;
 }
 
-/* ---- SQL by its text ---- */
-
-static int run_sql(sqlite3 *handle, const char *sql) {
-    return sqlite3_exec(handle, sql, NULL, NULL, NULL);
-}
-
-/* The first column of the first row that a query gives, as a number, and whether it is a word. */
-static int read_value(sqlite3 *handle, const char *sql, int64_t *number, const char *word, bool *is_word) {
-    sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(handle, sql, -1, &statement, NULL);
-    code = code == SQLITE_OK ? sqlite3_step(statement) : code;
-    if (code == SQLITE_ROW) {
-        const char *text = word != NULL ? (const char *)sqlite3_column_text(statement, 0) : NULL;
-        if (number != NULL) {
-            *number = sqlite3_column_int64(statement, 0);
-        }
-        if (is_word != NULL) {
-            *is_word = text != NULL && strcmp(text, word) == 0;
-        }
-        code = SQLITE_OK;
-    }
-    sqlite3_finalize(statement);
-    return code;
-}
-
-static int read_number(sqlite3 *handle, const char *sql, int64_t *out) {
-    return read_value(handle, sql, out, NULL, NULL);
-}
-
-static bool reads_word(sqlite3 *handle, const char *sql, const char *word, int *code) {
-    bool is_word = false;
-    *code = read_value(handle, sql, NULL, word, &is_word);
-    return is_word;
-}
-
-static int end(sqlite3 *handle, int code) {
-    code = code == SQLITE_OK ? run_sql(handle, "COMMIT") : code;
-    if (code != SQLITE_OK && sqlite3_get_autocommit(handle) == 0) {
-        (void)run_sql(handle, "ROLLBACK");
-    }
-    return code;
-}
-
-int hearth_db_exec(struct hearth_db *db, const char *sql) {
-    const int code = run_sql(db->handle, sql);
-    return code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(db, code);
-}
-
-int hearth_db_number(struct hearth_db *db, const char *sql, int64_t *out) {
-    const int code = read_number(db->handle, sql, out);
-    return code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(db, code);
-}
-
-int hearth_db_end(struct hearth_db *db, int err) {
-    const int code = end(db->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
-    return err == HEARTH_OK && code != SQLITE_OK ? hearth_db_fail(db, code) : err;
+int hearth_db_fail_nomem(struct hearth_db *db) {
+    return hearth_db_fail(db, SQLITE_NOMEM);
 }
 
 /* ---- statements ---- */
 
-static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
-    if (type == 'd' || type == 'z') {
-        const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
-        return type == 'z' && hearth_digest_is_zero(*digest)
-                   ? sqlite3_bind_null(statement, index)
-                   : sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
-    }
-    if (type == 'b') {
-        const struct hearth_buf *buf = va_arg(*args, const struct hearth_buf *);
-        return sqlite3_bind_blob64(statement, index, buf->len > 0 ? buf->data : (const void *)"", buf->len,
-                                   SQLITE_STATIC);
-    }
-    int64_t number = va_arg(*args, int64_t);
-    return type == 'n' && number == 0 ? sqlite3_bind_null(statement, index)
-                                      : sqlite3_bind_int64(statement, index, number);
+static struct hearth_db_value bytes_value(const void *bytes, size_t len) {
+    return (struct hearth_db_value){.type = HEARTH_DB_ARG_BYTES, .bytes = len > 0 ? bytes : "", .len = len};
 }
 
-int hearth_db_next(struct hearth_db *db, int which) {
-    int code = sqlite3_step(db->statements[which]);
-    if (code == SQLITE_ROW) {
-        return 1;
+static struct hearth_db_value value_of(char letter, va_list *args) {
+    if (letter == 'd' || letter == 'z') {
+        const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
+        struct hearth_db_value value = bytes_value(digest, sizeof *digest);
+        value.is_null = letter == 'z' && hearth_digest_is_zero(*digest);
+        return value;
     }
-    hearth_db_reset(db, which);
-    return code == SQLITE_DONE ? 0 : hearth_db_fail(db, code);
+    if (letter == 'b') {
+        const struct hearth_buf *buf = va_arg(*args, const struct hearth_buf *);
+        return bytes_value(buf->data, buf->len);
+    }
+    if (letter == 't') {
+        const char *text = va_arg(*args, const char *);
+        return (struct hearth_db_value){.type = HEARTH_DB_ARG_TEXT, .bytes = text, .len = strlen(text)};
+    }
+    const int64_t number = va_arg(*args, int64_t);
+    return (struct hearth_db_value){
+        .type = HEARTH_DB_ARG_NUMBER, .number = number, .is_null = letter == 'n' && number == 0};
 }
 
 static int query(struct hearth_db *db, int which, const char *types, va_list *args) {
-    for (int i = 0; types[i] != '\0'; i++) {
-        int code = bind(db->statements[which], i + 1, types[i], args);
-        if (code != SQLITE_OK) {
-            hearth_db_reset(db, which);
-            return hearth_db_fail(db, code);
-        }
+    struct hearth_db_value values[HEARTH_DB_ARGS_MAX];
+    size_t count = 0;
+    for (; types[count] != '\0'; count++) {
+        HEARTH_ASSERT(count < HEARTH_DB_ARGS_MAX);
+        values[count] = value_of(types[count], args);
     }
-    return hearth_db_next(db, which);
+    return db->driver->query(db, which, values, count);
 }
 
 int hearth_db_query(struct hearth_db *db, int which, const char *types, ...) {
@@ -166,9 +144,12 @@ int hearth_db_query(struct hearth_db *db, int which, const char *types, ...) {
     return found;
 }
 
+int hearth_db_next(struct hearth_db *db, int which) {
+    return db->driver->next(db, which);
+}
+
 void hearth_db_reset(struct hearth_db *db, int which) {
-    (void)sqlite3_reset(db->statements[which]);
-    (void)sqlite3_clear_bindings(db->statements[which]);
+    db->driver->reset(db, which);
 }
 
 int hearth_db_run(struct hearth_db *db, int which, const char *types, ...) {
@@ -189,321 +170,72 @@ int hearth_db_query_number(struct hearth_db *db, int which, int64_t *out, const 
     va_end(args);
     *out = 0;
     if (found > 0) {
-        *out = sqlite3_column_int64(db->statements[which], 0);
+        *out = hearth_db_column_number(db, which, 0);
         hearth_db_reset(db, which);
     }
     return found;
 }
 
-struct hearth_digest hearth_db_column_digest(sqlite3_stmt *statement, int index) {
+/* ---- columns ---- */
+
+bool hearth_db_column_is_null(const struct hearth_db *db, int which, int column) {
+    return db->driver->is_null(db, which, column);
+}
+
+int64_t hearth_db_column_number(const struct hearth_db *db, int which, int column) {
+    return db->driver->number(db, which, column);
+}
+
+const void *hearth_db_column_bytes(const struct hearth_db *db, int which, int column, size_t *len) {
+    return db->driver->bytes(db, which, column, len);
+}
+
+bool hearth_db_ran_out(const struct hearth_db *db) {
+    return db->handle != NULL && hearth_db_is_nomem(sqlite3_extended_errcode(db->handle));
+}
+
+const char *hearth_db_column_text(const struct hearth_db *db, int which, int column) {
+    const char *text = db->driver->text(db, which, column);
+    return text != NULL ? text : "";
+}
+
+struct hearth_digest hearth_db_column_digest(const struct hearth_db *db, int which, int column) {
     struct hearth_digest digest = {0, 0};
-    const void *bytes = sqlite3_column_blob(statement, index);
-    if (bytes != NULL && sqlite3_column_bytes(statement, index) == sizeof digest) {
+    size_t len;
+    const void *bytes = hearth_db_column_bytes(db, which, column, &len);
+    if (bytes != NULL && len == sizeof digest) {
         memcpy(&digest, bytes, sizeof digest);
     }
     return digest;
 }
 
-/* ---- copies ---- */
+/* ---- SQL by its text, transactions ---- */
 
-static int copy_pages(sqlite3 *from, sqlite3 *to) {
-    enum { PAGES = 1024, TRIES = 600, PAUSE_MS = 100 };
-    sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
-    int code = backup != NULL ? SQLITE_OK : sqlite3_errcode(to);
-    for (int tries = 0; code == SQLITE_OK;) {
-        code = sqlite3_backup_step(backup, PAGES);
-        if ((code == SQLITE_BUSY || code == SQLITE_LOCKED) && tries++ < TRIES) {
-            sqlite3_sleep(PAUSE_MS);
-            code = SQLITE_OK;
-        }
-    }
-    const int ended = backup != NULL ? sqlite3_backup_finish(backup) : code;
-    return code == SQLITE_DONE ? ended : code;
+static int result(struct hearth_db *db, int code) {
+    return code == HEARTH_DB_OK ? HEARTH_OK : hearth_db_fail(db, code);
 }
 
-int hearth_db_part_from_log(const char *path) {
-    sqlite3 *handle = NULL;
-    int code = sqlite3_open_v2(path, &handle, OPEN_FLAGS, hearth_db_vfs());
-    code = code == SQLITE_OK ? run_sql(handle, LOGLESS) : code;
-    const int closed = sqlite3_close(handle);
-    return code == SQLITE_OK ? closed : code;
+int hearth_db_exec(struct hearth_db *db, const char *sql) {
+    return result(db, db->driver->exec(db, sql));
 }
 
-static int write_copy(sqlite3 *from, const char *path) {
-    sqlite3 *to = NULL;
-    const int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
-    int code = fd >= 0 ? sqlite3_open_v2(path, &to, OPEN_FLAGS, hearth_db_vfs()) : SQLITE_CANTOPEN;
-    code = code == SQLITE_OK ? copy_pages(from, to) : code;
-    code = code == SQLITE_OK ? run_sql(to, LOGLESS) : code;
-    const int closed = sqlite3_close(to);
-    code = code == SQLITE_OK ? closed : code;
-    if (fd >= 0) {
-        code = fsync(fd) != 0 && code == SQLITE_OK ? SQLITE_IOERR_FSYNC : code;
-        (void)close(fd);
-    }
-    return code;
+int hearth_db_number(struct hearth_db *db, const char *sql, int64_t *out) {
+    return result(db, db->driver->read_number(db, sql, out));
 }
 
-int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_errmsg *reason) {
-    struct hearth_buf name = {0}, log = {0};
-    if (!hearth_buf_printf(&name, "%s.new-%d", path, (int)getpid()) ||
-        !hearth_buf_printf(&log, "%s-journal", (const char *)name.data)) {
-        hearth_buf_finish(&name);
-        (void)hearth_fail(reason, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
-        return SQLITE_NOMEM;
-    }
-    const char *fresh = (const char *)name.data;
-    (void)unlink(fresh); /* of an earlier process of this number */
-    int code = write_copy(from, fresh);
-    if (code == SQLITE_OK && (replace ? rename(fresh, path) : link(fresh, path)) != 0) {
-        code = errno == EEXIST ? SQLITE_CANTOPEN : SQLITE_IOERR;
-        (void)hearth_fail(reason, HEARTH_ERR_IO, "%s: %s", path, strerror(errno));
-    } else if (code != SQLITE_OK) {
-        const char *what = code == SQLITE_CANTOPEN ? strerror(errno) : sqlite3_errstr(code);
-        (void)hearth_fail(reason, HEARTH_ERR_IO, "%s: %s", path, what);
-    }
-    (void)unlink(fresh);
-    (void)unlink((const char *)log.data);
-    hearth_buf_finish(&name);
-    hearth_buf_finish(&log);
-    return code;
+int hearth_db_begin(struct hearth_db *db, bool write) {
+    return result(db, db->driver->begin(db, write));
 }
 
-/* The copy of a database from before it is brought up: PATH.before-v<version of this hearth>. */
-static int copy_before(struct hearth_db *db, int64_t version, struct hearth_errmsg *reason) {
-    struct hearth_buf name = {0};
-    if (!hearth_buf_printf(&name, "%s.before-v%d", db->path, db->kind->version)) {
-        return SQLITE_NOMEM;
-    }
-    const char *copy = (const char *)name.data;
-    const enum hearth_db_file there = hearth_db_probe(db->kind, copy);
-    const bool free = there == HEARTH_DB_FILE_NONE || there == HEARTH_DB_FILE_OURS || there == HEARTH_DB_FILE_EMPTY;
-    const int code = free ? hearth_db_copy(db->handle, copy, true, reason) : SQLITE_CANTOPEN;
-    if (!free) {
-        (void)hearth_fail(reason, HEARTH_ERR_IO, "it is to be copied to %s first, which is no file of hearth's", copy);
-    }
-    if (code == SQLITE_OK) {
-        hearth_log(HEARTH_LOG_INFO, "%s: %s is brought from version %lld to %d; a copy of it as it was is kept as %s",
-                   db->kind->label, db->path, (long long)version, db->kind->version, copy);
-    }
-    hearth_buf_finish(&name);
-    return code;
+int hearth_db_end(struct hearth_db *db, int err) {
+    const int ended = db->driver->end(db, err == HEARTH_OK);
+    return err == HEARTH_OK ? result(db, ended) : err;
 }
 
-/* ---- opening ---- */
-
-/* A new file gets sums; an old one when it is copied or rewritten. */
-static int ask_for_sums(sqlite3 *handle) {
-    int bytes = HEARTH_DB_SUM_BYTES;
-    return sqlite3_file_control(handle, "main", SQLITE_FCNTL_RESERVE_BYTES, &bytes);
+bool hearth_db_is_in_transaction(const struct hearth_db *db) {
+    return db->driver->is_in_transaction(db);
 }
 
-static bool file_has_sums(const char *path) {
-    uint8_t head[21];
-    struct hearth_db_raw raw;
-    if (hearth_db_raw_open(path, &raw) != 0) {
-        return false;
-    }
-    const bool has =
-        hearth_db_raw_read(&raw, head, sizeof head, 0) == (ssize_t)sizeof head && hearth_db_head_has_sums(head);
-    hearth_db_raw_close(&raw);
-    return has;
-}
-
-/* Rewrites a file that has no sums, if no other connection uses it now: that one would go on without sums. */
-static void add_sums(struct hearth_db *db) {
-    int code;
-    if (file_has_sums(db->path)) {
-        return;
-    }
-    if (reads_word(db->handle, LOGLESS, "delete", &code)) {
-        code = ask_for_sums(db->handle);
-        code = code == SQLITE_OK ? run_sql(db->handle, "VACUUM") : code;
-        if (code != SQLITE_OK) {
-            hearth_log(HEARTH_LOG_WARN, "%s: %s: its pages get no checksums for now: %s", db->kind->label, db->path,
-                       sqlite3_errstr(code));
-        }
-    }
-    (void)reads_word(db->handle, "PRAGMA journal_mode = WAL", "wal", &code);
-}
-
-/* The version that is there: 0 for a file in which nothing is yet. In a transaction: three reads of three moments would
- * take a database that another process is just making for another program's. */
-static int find_version(struct hearth_db *db, int64_t *out) {
-    int64_t tables = 0, application = 0;
-    int code = read_number(db->handle, "PRAGMA user_version", out);
-    code = code == SQLITE_OK ? read_number(db->handle, "PRAGMA application_id", &application) : code;
-    code = code == SQLITE_OK ? read_number(db->handle, "SELECT count(*) FROM sqlite_master", &tables) : code;
-    if (code == SQLITE_OK && application != db->kind->application && (tables > 0 || *out != 0)) {
-        return HEARTH_DB_ALIEN;
-    }
-    return code == SQLITE_OK && (*out < 0 || *out > db->kind->version) ? HEARTH_DB_NEWER : code;
-}
-
-static int take_step(struct hearth_db *db, int64_t *version) {
-    char mark[96];
-    int code = run_sql(db->handle, "BEGIN IMMEDIATE");
-    if (code != SQLITE_OK) {
-        return code;
-    }
-    code = find_version(db, version);
-    if (code == SQLITE_OK && *version < db->kind->version) {
-        snprintf(mark, sizeof mark, "PRAGMA application_id = %d; PRAGMA user_version = %lld", db->kind->application,
-                 (long long)*version + 1);
-        code = run_sql(db->handle, db->kind->steps[*version]);
-        code = code == SQLITE_OK ? run_sql(db->handle, mark) : code;
-        *version += 1;
-    }
-    return end(db->handle, code);
-}
-
-/* Brings a database up to date that is of an older version, or new. */
-static int bring_up(struct hearth_db *db, int64_t version, struct hearth_errmsg *reason) {
-    const bool sums = db->kind->has_sums && db->path != NULL;
-    int code = sums && version > 0 && version < db->kind->version ? copy_before(db, version, reason) : SQLITE_OK;
-    while (code == SQLITE_OK && version < db->kind->version) {
-        code = take_step(db, &version);
-    }
-    if (code == SQLITE_OK && sums) {
-        add_sums(db);
-    }
-    return code;
-}
-
-static int open_handle(struct hearth_db *db) {
-    const bool sums = db->kind->has_sums && db->path != NULL;
-    int code = sqlite3_open_v2(db->path != NULL ? db->path : ":memory:", &db->handle, OPEN_FLAGS,
-                               sums ? hearth_db_vfs() : NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_extended_result_codes(db->handle, 1);
-        code = sqlite3_busy_timeout(db->handle, db->busy_ms);
-        (void)sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    }
-    return code == SQLITE_OK && sums ? ask_for_sums(db->handle) : code;
-}
-
-static int set_up(struct hearth_db *db, struct hearth_errmsg *reason) {
-    int64_t version = 0;
-    int code = run_sql(db->handle, "BEGIN");
-    /* Before anything is written into another program's file. */
-    code = code == SQLITE_OK ? end(db->handle, find_version(db, &version)) : code;
-    /* Only for a new one: it writes, and what is there can be read on a disk that is full. */
-    code = code == SQLITE_OK && version == 0 ? run_sql(db->handle, "PRAGMA auto_vacuum = INCREMENTAL") : code;
-    code = code == SQLITE_OK
-               ? run_sql(db->handle,
-                         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
-                         "PRAGMA journal_size_limit = 8388608; PRAGMA cache_size = -8192; PRAGMA foreign_keys = OFF;"
-                         "PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY")
-               : code;
-    code = code == SQLITE_OK ? bring_up(db, version, reason) : code;
-    for (size_t i = 0; code == SQLITE_OK && i < db->kind->statement_count; i++) {
-        code = sqlite3_prepare_v3(db->handle, db->kind->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
-                                  &db->statements[i], NULL);
-        code = code == SQLITE_ERROR ? HEARTH_DB_ALIEN : code; /* not our tables */
-    }
-    return code;
-}
-
-void hearth_db_init(struct hearth_db *db, const struct hearth_db_kind *kind, const char *path, int busy_ms,
-                    const struct hearth_seal *seal) {
-    HEARTH_ASSERT(kind->statement_count <= HEARTH_DB_STATEMENTS_MAX);
-    *db = (struct hearth_db){.kind = kind, .path = path, .busy_ms = busy_ms, .seal = seal};
-    pthread_mutex_init(&db->mutex, NULL);
-}
-
-int hearth_db_open(struct hearth_db *db, struct hearth_errmsg *reason) {
-    struct hearth_errmsg own = {.text = ""};
-    int code = db->path != NULL ? hearth_db_make_file(db->kind, db->path, &own) : SQLITE_OK;
-    code = code == SQLITE_OK ? open_handle(db) : code;
-    code = code == SQLITE_OK ? set_up(db, &own) : code;
-    if (code != SQLITE_OK) { /* not the handle's text, which may be of the rollback */
-        (void)hearth_fail(reason, HEARTH_ERR_IO, "%s", own.text[0] != '\0' ? own.text : hearth_db_text(code));
-        hearth_db_close(db);
-    } else {
-        (void)sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-    }
-    db->code = code;
-    return code;
-}
-
-void hearth_db_close(struct hearth_db *db) {
-    for (size_t i = 0; i < db->kind->statement_count; i++) {
-        sqlite3_finalize(db->statements[i]);
-        db->statements[i] = NULL;
-    }
-    sqlite3_close(db->handle);
-    db->handle = NULL;
-}
-
-void hearth_db_finish(struct hearth_db *db) {
-    hearth_db_close(db);
-    ZSTD_freeCCtx(db->pack);
-    ZSTD_freeDCtx(db->unpack);
-    pthread_mutex_destroy(&db->mutex);
-}
-
-bool hearth_db_has_moved(const struct hearth_db *db) {
-    int moved = 0;
-    return sqlite3_file_control(db->handle, NULL, SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved != 0;
-}
-
-/* ---- moving away ---- */
-
-/* What is wrong with the database; NULL: it can be used, or that cannot be told now. */
-static const char *find_fault(const struct hearth_db_kind *kind, const char *path) {
-    struct hearth_db db;
-    hearth_db_init(&db, kind, path, 5000, NULL);
-    int code = hearth_db_open(&db, NULL);
-    const char *fault = code == HEARTH_DB_ALIEN || code == HEARTH_DB_NEWER ? "of another version" : "damaged";
-    bool found = hearth_db_is_damage(kind, code);
-    if (code == SQLITE_OK) {
-        const bool ok = reads_word(db.handle, "PRAGMA quick_check(1)", "ok", &code);
-        found = !ok && (code == SQLITE_OK || hearth_db_is_damage(kind, code));
-    }
-    hearth_db_finish(&db);
-    return found ? fault : NULL;
-}
-
-static bool move(const char *path, const char *suffix, int64_t time) {
-    struct hearth_buf from = {0}, to = {0};
-    bool ok = hearth_buf_printf(&from, "%s%s", path, suffix) &&
-              hearth_buf_printf(&to, "%s.bad-%lld%s", path, (long long)time, suffix) &&
-              (rename((const char *)from.data, (const char *)to.data) == 0 || errno == ENOENT);
-    hearth_buf_finish(&from);
-    hearth_buf_finish(&to);
-    return ok;
-}
-
-/* The first second, from now on, of which no file has its name. */
-static int64_t free_time(const char *path) {
-    struct hearth_buf name = {0};
-    struct stat st;
-    int64_t time = hearth_clock_unix();
-    for (bool taken = true; taken; time += taken) {
-        name.len = 0;
-        taken =
-            hearth_buf_printf(&name, "%s.bad-%lld", path, (long long)time) && stat((const char *)name.data, &st) == 0;
-    }
-    hearth_buf_finish(&name);
-    return time;
-}
-
-bool hearth_db_quarantine(const struct hearth_db_kind *kind, const char *path) {
-    struct hearth_buf name = {0};
-    int fd = hearth_buf_printf(&name, "%s.lock", path)
-                 ? open((const char *)name.data, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600)
-                 : -1;
-    bool ok = fd >= 0 && flock(fd, LOCK_EX) == 0;
-    const char *found = ok ? find_fault(kind, path) : NULL;
-    if (found != NULL) {
-        const int64_t time = free_time(path);
-        ok = move(path, "-wal", time) && move(path, "-shm", time) && move(path, "", time);
-        hearth_log(HEARTH_LOG_WARN, "%s: %s is %s: %s %s.bad-%lld, a new one is begun", kind->label, path, found,
-                   ok ? "set aside as" : "it cannot be renamed to", path, (long long)time);
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-    hearth_buf_finish(&name);
-    return ok;
+int64_t hearth_db_changes(const struct hearth_db *db) {
+    return db->driver->changes(db);
 }

@@ -1,8 +1,10 @@
-/* A connection to a database of this room: an SQLite file of which every version is known. Archive (session/archive.h)
- * and store (session/store.h) open, ask, write, copy and replace their files by it alone.
+/* A connection to a database of this room, of which every version is known: an SQLite file (session/db_sqlite.h), or
+ * whatever else a driver speaks to. Archive (session/archive.h) and store (session/store.h) open, ask and write by it
+ * alone.
  *
- * Codes are SQLite's and two of our own. Statements and transactions return errors of base/err.h; `code` then says what
- * SQLite said. Threads: one at a time; `mutex` is there for the users of a connection and is not touched here. */
+ * Codes are the driver's and those below. Statements and transactions return errors of base/err.h; `code` then says
+ * what the driver said. Threads: one at a time; `mutex` is there for the users of a connection and is not touched
+ * here. */
 #ifndef HEARTH_SESSION_DB_H
 #define HEARTH_SESSION_DB_H
 
@@ -12,19 +14,35 @@
 #include "base/seal.h"
 
 #include <pthread.h>
-#include <sqlite3.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEARTH_DB_ALIEN 0x1000 /* the file belongs to another program */
-#define HEARTH_DB_NEWER 0x1001 /* it is of a newer hearth */
+/* Codes beside SQLite's, of which 0 is success: X(name, code, text). */
+#define HEARTH_DB_CODE_TABLE(X)                                             \
+    X(ALIEN, 0x1000, "it is no database of hearth's")                       \
+    X(NEWER, 0x1001, "it is of a newer version of hearth")                  \
+    X(LOST, 0x2000, "the database server cannot be reached")                \
+    X(SLOW, 0x2001, "the database server did not answer in time")           \
+    X(NO_ROOM, 0x2002, "the database server's disk is full")                \
+    X(READ_ONLY, 0x2003, "the database cannot be written")                  \
+    X(REFUSED, 0x2004, "the database server refuses this user or database") \
+    X(CONFLICT, 0x2005, "another transaction was faster")                   \
+    X(NO_MEMORY, 0x2006, "out of memory")                                   \
+    X(OTHER, 0x2007, "the database server reports an error")
+
+enum hearth_db_code {
+    HEARTH_DB_OK = 0,
+#define X(name, code, text) HEARTH_DB_##name = (code),
+    HEARTH_DB_CODE_TABLE(X)
+#undef X
+};
 
 /* In SQL text: numbers from macros. */
 #define HEARTH_DB_TEXT(x) HEARTH_DB_TEXT_(x)
 #define HEARTH_DB_TEXT_(x) #x
 
-enum { HEARTH_DB_STATEMENTS_MAX = 64 };
+enum { HEARTH_DB_STATEMENTS_MAX = 80, HEARTH_DB_ARGS_MAX = 16 };
 
 /* What a database is. */
 struct hearth_db_kind {
@@ -38,14 +56,40 @@ struct hearth_db_kind {
     bool has_sums;        /* pages have checksums (session/db_sums.h); an older version is copied before a step */
 };
 
+struct hearth_db;
+struct hearth_db_value;
+
+/* What speaks to a database. Codes are as above; what returns "1, 0 or an error" is as with hearth_db_query(). */
+struct hearth_db_driver {
+    int (*open)(struct hearth_db *db, struct hearth_errmsg *reason);
+    void (*close)(struct hearth_db *db); /* nothing when it is closed */
+    bool (*is_open)(const struct hearth_db *db);
+    bool (*has_moved)(const struct hearth_db *db);
+    int (*query)(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count);
+    int (*next)(struct hearth_db *db, int which);
+    void (*reset)(struct hearth_db *db, int which);
+    bool (*is_null)(const struct hearth_db *db, int which, int column);
+    int64_t (*number)(const struct hearth_db *db, int which, int column);
+    const void *(*bytes)(const struct hearth_db *db, int which, int column, size_t *len);
+    const char *(*text)(const struct hearth_db *db, int which, int column);
+    int (*exec)(struct hearth_db *db, const char *sql);
+    int (*read_number)(struct hearth_db *db, const char *sql, int64_t *out);
+    int (*begin)(struct hearth_db *db, bool write);
+    int (*end)(struct hearth_db *db, bool commit);
+    bool (*is_in_transaction)(const struct hearth_db *db);
+    int64_t (*changes)(const struct hearth_db *db);
+};
+
 struct hearth_db {
     pthread_mutex_t mutex;
     const struct hearth_db_kind *kind;
+    const struct hearth_db_driver *driver;
     const char *path; /* borrowed; NULL: in memory */
     int busy_ms;
     const struct hearth_seal *seal; /* borrowed; rows are closed with it (session/sealed_row.h); NULL: not encrypted */
-    sqlite3 *handle;                /* NULL: closed */
-    sqlite3_stmt *statements[HEARTH_DB_STATEMENTS_MAX];
+    struct sqlite3 *handle;         /* SQLite's; NULL: closed */
+    struct sqlite3_stmt *statements[HEARTH_DB_STATEMENTS_MAX];
+    struct hearth_pg *pg;     /* PostgreSQL's (session/db_pg.c) */
     struct ZSTD_CCtx_s *pack; /* for packing rows (store_blob.c); NULL: not needed so far */
     struct ZSTD_DCtx_s *unpack;
     int code;               /* of the last failure; reset by the user */
@@ -53,15 +97,15 @@ struct hearth_db {
 };
 
 /* A closed connection. */
-void hearth_db_init(struct hearth_db *db, const struct hearth_db_kind *kind, const char *path, int busy_ms,
-                    const struct hearth_seal *seal);
+void hearth_db_init(struct hearth_db *db, const struct hearth_db_driver *driver, const struct hearth_db_kind *kind,
+                    const char *path, int busy_ms, const struct hearth_seal *seal);
 void hearth_db_finish(struct hearth_db *db);
-/* Opens it with its statements. The file is created where it is missing, for this user only; an older version is
- * brought up to date, each step in a transaction of its own. A code, also in `code`; on failure `reason` holds one line
- * and nothing is open. */
+/* Opens it with its statements. A database is begun where there is none; an older version is brought up to date, each
+ * step in a transaction of its own. A code, also in `code`; on failure `reason` holds one line and nothing is open. */
 int hearth_db_open(struct hearth_db *db, struct hearth_errmsg *reason);
 void hearth_db_close(struct hearth_db *db); /* nothing when it is closed */
-/* True when the file at the path is another one by now, or none. */
+bool hearth_db_is_open(const struct hearth_db *db);
+/* True when what is open is not any more what the path names, or the connection is lost. */
 bool hearth_db_has_moved(const struct hearth_db *db);
 
 /* ---- codes ---- */
@@ -71,12 +115,28 @@ const char *hearth_db_text(int code);
 bool hearth_db_is_nomem(int code);
 /* True when the file itself is at fault. */
 bool hearth_db_is_damage(const struct hearth_db_kind *kind, int code);
-/* Remembers a code and returns NOMEM or IO. */
+/* True when it could not be written: a full disk, one that fails, or one that cannot be written to. */
+bool hearth_db_is_unwritable(int code);
+/* True when others kept it busy. */
+bool hearth_db_is_busy(int code);
+/* True when it is a server's trouble, which may pass: requests that need the database are told to come back. */
+bool hearth_db_is_outage(int code);
+/* Remembers a code and returns NOMEM, STORE or IO. */
 int hearth_db_fail(struct hearth_db *db, int code);
+int hearth_db_fail_nomem(struct hearth_db *db);
 
 /* ---- statements ----
  * By their number in the kind. Arguments by letter: d a digest's address, z likewise but zero is NULL, i an int64_t,
- * n likewise but 0 is NULL, b a buffer's address. What is pointed to stays until the statement is reset. */
+ * n likewise but 0 is NULL, b a buffer's address, t text. What is pointed to stays until the statement is reset. A
+ * statement is always given the same types. */
+
+struct hearth_db_value {
+    enum { HEARTH_DB_ARG_NUMBER, HEARTH_DB_ARG_BYTES, HEARTH_DB_ARG_TEXT } type;
+    bool is_null;
+    int64_t number;
+    const void *bytes; /* never NULL unless is_null; text has a NUL behind it */
+    size_t len;
+};
 
 /* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
 int hearth_db_query(struct hearth_db *db, int which, const char *types, ...);
@@ -87,24 +147,30 @@ void hearth_db_reset(struct hearth_db *db, int which);
 int hearth_db_run(struct hearth_db *db, int which, const char *types, ...);
 /* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
 int hearth_db_query_number(struct hearth_db *db, int which, int64_t *out, const char *types, ...);
-/* The digest in a column of a row; zero for NULL, and for what is none. */
-struct hearth_digest hearth_db_column_digest(sqlite3_stmt *statement, int index);
+
+/* Columns of the row that a statement stands at; valid until it goes on or is reset. */
+bool hearth_db_column_is_null(const struct hearth_db *db, int which, int column);
+int64_t hearth_db_column_number(const struct hearth_db *db, int which, int column);                 /* 0 for NULL */
+const void *hearth_db_column_bytes(const struct hearth_db *db, int which, int column, size_t *len); /* NULL: none */
+const char *hearth_db_column_text(const struct hearth_db *db, int which, int column);               /* "" for NULL */
+/* Whether bytes were none because memory was refused. */
+bool hearth_db_ran_out(const struct hearth_db *db);
+/* The digest in a column; zero for NULL, and for what is none. */
+struct hearth_digest hearth_db_column_digest(const struct hearth_db *db, int which, int column);
 
 /* SQL that is no statement of the kind; *out is the first number that it gives. */
 int hearth_db_exec(struct hearth_db *db, const char *sql);
 int hearth_db_number(struct hearth_db *db, const char *sql, int64_t *out);
 
-/* Ends what BEGIN began: commits when `err` is OK, else rolls back. Returns the first error. */
+/* ---- transactions ---- */
+
+/* All that is read until the end is of one moment; with `write` no other transaction writes meanwhile. */
+int hearth_db_begin(struct hearth_db *db, bool write);
+/* Ends what was begun: commits when `err` is OK, else rolls back. Returns the first error. */
 int hearth_db_end(struct hearth_db *db, int err);
-
-/* ---- files ---- */
-
-/* Renames a file that is at fault to PATH.bad-<time>, after another look at it; logs. False: that failed. */
-bool hearth_db_quarantine(const struct hearth_db_kind *kind, const char *path);
-/* Copies an open database into a file, while others use it. Unless it may `replace` what is there, that is an error.
- * Returns a code. */
-int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_errmsg *reason);
-/* Turns a database that no connection uses into one file without a log, which can be carried about. */
-int hearth_db_part_from_log(const char *path);
+/* True after a rollback that failed. */
+bool hearth_db_is_in_transaction(const struct hearth_db *db);
+/* Rows that were changed since the connection was opened. */
+int64_t hearth_db_changes(const struct hearth_db *db);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "session/db.h"
 
+#include <sqlite3.h>
 #include <sys/types.h>
 
 /* The bytes of a database file as they are. A descriptor of our own is no way to them: closing it would end the locks

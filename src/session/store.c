@@ -15,6 +15,7 @@
  * Deleting: secure_delete overwrites rows, and after the transaction the log, which holds them still, is emptied into
  * the database. Where another process reads at that moment this is tried again with the next deletion or sweep. */
 #include "session/db_file.h"
+#include "session/db_sqlite.h"
 #include "session/store_internal.h"
 
 #include "base/assert.h"
@@ -32,7 +33,6 @@
 
 #define BUSY_MS 10000
 #define TRUNCATE_BUSY_MS 200
-#define VACUUM_PAGES "4096" /* given back at once */
 #define TOUCH_US ((int64_t)3600 * 1000000)
 #define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on are not of servers */
 #define LOCK_TEXT "h"
@@ -116,7 +116,7 @@ static int load_secret(struct hearth_session_store *store, struct hearth_db *db)
 /* A database that is there was given all that follows when it was begun: nothing is written into it. */
 static int prepare(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *reason) {
     const int begun = hearth_session_get_meta(db, "secret", NULL, 0);
-    int err = begun == 0 ? hearth_db_exec(db, "BEGIN IMMEDIATE") : begun < 0 ? begun : HEARTH_OK;
+    int err = begun == 0 ? hearth_db_begin(db, true) : begun < 0 ? begun : HEARTH_OK;
     if (err != HEARTH_OK) {
         return err;
     }
@@ -130,10 +130,10 @@ static int open_once(struct hearth_session_store *store, struct hearth_db *db, s
     if (code == HEARTH_DB_ALIEN || code == HEARTH_DB_NEWER) {
         return HEARTH_ERR_INVALID;
     }
-    int err = code == SQLITE_OK ? prepare(store, db, reason) : hearth_db_fail(db, code);
+    int err = code == HEARTH_DB_OK ? prepare(store, db, reason) : hearth_db_fail(db, code);
     err = err == HEARTH_OK ? hearth_session_load_age(store, db) : err;
     if (err != HEARTH_OK) {
-        if (err != HEARTH_ERR_STATE && db->handle != NULL) {
+        if (err != HEARTH_ERR_STATE && hearth_db_is_open(db)) {
             (void)hearth_fail(reason, err, "%s", hearth_db_text(db->code));
         }
         hearth_db_close(db);
@@ -144,11 +144,11 @@ static int open_once(struct hearth_session_store *store, struct hearth_db *db, s
 /* Opens what is not open, or not any more what the path names. With its mutex. */
 static int open_conn(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *msg) {
     struct hearth_errmsg reason = {.text = ""};
-    db->code = SQLITE_OK;
-    if (db->handle != NULL && store->path != NULL && hearth_db_has_moved(db)) {
+    db->code = HEARTH_DB_OK;
+    if (hearth_db_is_open(db) && hearth_db_has_moved(db)) {
         hearth_db_close(db);
     }
-    if (db->handle != NULL) {
+    if (hearth_db_is_open(db)) {
         return HEARTH_OK;
     }
     const int err = open_once(store, db, &reason);
@@ -191,13 +191,12 @@ static int report_failure(struct hearth_session_store *store, int err, int code)
 
 /* What has become of a transaction that changed something, for /health. */
 static void report_write(struct hearth_session_store *store, int err, int code) {
-    const int kind = code & 0xFF;
     if (store->path == NULL || store->is_tool) {
         return;
     }
     if (err == HEARTH_OK) {
         atomic_store(&store->unwritable, false); /* the next check ends the condition */
-    } else if (err == HEARTH_ERR_IO && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY)) {
+    } else if (err == HEARTH_ERR_IO && hearth_db_is_unwritable(code)) {
         atomic_store(&store->unwritable, true);
         hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",
                             store->path, hearth_db_text(code));
@@ -207,9 +206,10 @@ static void report_write(struct hearth_session_store *store, int err, int code) 
 /* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
  * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
 static bool end_left_open(struct hearth_session_store *store, struct hearth_db *db) {
-    if (db->handle == NULL || sqlite3_get_autocommit(db->handle) != 0 ||
-        sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL) == SQLITE_OK ||
-        sqlite3_get_autocommit(db->handle) != 0) {
+    if (hearth_db_is_in_transaction(db)) {
+        (void)hearth_db_end(db, HEARTH_ERR_CANCELLED);
+    }
+    if (!hearth_db_is_in_transaction(db)) {
         return true;
     }
     if (store->path != NULL) {
@@ -218,12 +218,12 @@ static bool end_left_open(struct hearth_session_store *store, struct hearth_db *
     return store->path != NULL;
 }
 
-static int begin(struct hearth_session_store *store, struct hearth_db *db, const char *sql, struct hearth_errmsg *msg) {
+static int begin(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
     pthread_mutex_lock(&db->mutex);
     const bool ended = end_left_open(store, db);
     int err = open_conn(store, db, msg);
     if (err == HEARTH_OK) {
-        err = ended ? hearth_db_exec(db, sql) : hearth_db_fail(db, SQLITE_NOMEM);
+        err = ended ? hearth_db_begin(db, write) : hearth_db_fail_nomem(db);
         if (err != HEARTH_OK) {
             (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(db->code));
         }
@@ -240,22 +240,19 @@ static int begin(struct hearth_session_store *store, struct hearth_db *db, const
 
 /* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
 static void give_back(struct hearth_session_store *store) {
-    sqlite3 *handle = store->writer.handle;
-    (void)sqlite3_exec(handle, "PRAGMA incremental_vacuum(" VACUUM_PAGES ")", NULL, NULL, NULL);
+    hearth_db_give_back(&store->writer);
     if (store->path == NULL) {
         return;
     }
     pthread_mutex_lock(&store->file_reader.mutex); /* it would be waited for */
-    (void)sqlite3_busy_timeout(handle, TRUNCATE_BUSY_MS);
-    store->truncate_due = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK;
-    (void)sqlite3_busy_timeout(handle, BUSY_MS);
+    store->truncate_due = !hearth_db_empty_log(&store->writer, TRUNCATE_BUSY_MS);
     pthread_mutex_unlock(&store->file_reader.mutex);
 }
 
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
-    const int err = begin(store, &store->writer, "BEGIN IMMEDIATE", msg);
+    const int err = begin(store, &store->writer, true, msg);
     if (err == HEARTH_OK) {
-        store->changes = sqlite3_total_changes(store->writer.handle);
+        store->changes = hearth_db_changes(&store->writer);
     }
     return err;
 }
@@ -267,7 +264,7 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
         give_back(store);
     }
     const int code = db->code;
-    const bool wrote = err != HEARTH_OK || sqlite3_total_changes(db->handle) != store->changes;
+    const bool wrote = err != HEARTH_OK || hearth_db_changes(db) != store->changes;
     (void)end_left_open(store, db);
     pthread_mutex_unlock(&db->mutex);
     if (wrote) {
@@ -276,13 +273,13 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
         err = report_failure(store, err, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store),
-                          code != SQLITE_OK ? hearth_db_text(code) : hearth_err_text(err));
+                          code != HEARTH_DB_OK ? hearth_db_text(code) : hearth_err_text(err));
     }
     return err;
 }
 
 int hearth_session_begin_read(struct hearth_session_store *store) {
-    return begin(store, store->reader, "BEGIN", NULL);
+    return begin(store, store->reader, false, NULL);
 }
 
 int hearth_session_end_read(struct hearth_session_store *store, int err) {
@@ -400,7 +397,7 @@ static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg
     if (code == HEARTH_DB_ALIEN) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
     }
-    if (code != SQLITE_OK) {
+    if (code != HEARTH_DB_OK) {
         return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, reason.text);
     }
     if (hearth_db_log_is_damaged(store->path)) {
@@ -454,8 +451,8 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
     store->path = params->path != NULL ? strdup(params->path) : NULL;
     store->reader = store->path != NULL ? &store->file_reader : &store->writer;
     pthread_mutex_init(&store->mutex, NULL);
-    hearth_db_init(&store->writer, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
-    hearth_db_init(&store->file_reader, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    hearth_db_init(&store->writer, &hearth_db_sqlite, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    hearth_db_init(&store->file_reader, &hearth_db_sqlite, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
     const bool ok = params->path == NULL || store->path != NULL;
     int err = ok ? open_store(store, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     if (err != HEARTH_OK) {
@@ -471,7 +468,7 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
         return;
     }
     const bool aged = !store->is_tool && hearth_session_age(store) - store->age.written_us > END_AGE_US;
-    if ((store->touch_count > 0 || aged) && store->writer.handle != NULL &&
+    if ((store->touch_count > 0 || aged) && hearth_db_is_open(&store->writer) &&
         hearth_session_begin_write(store, NULL) == HEARTH_OK) {
         const int err = hearth_session_flush_touches(store);
         (void)hearth_session_end_write(store, err == HEARTH_OK ? hearth_session_write_age(store, true) : err, false,
@@ -507,7 +504,7 @@ int hearth_session_store_backup(struct hearth_session_store *store, const char *
     int err = open_conn(store, db, msg);
     if (err == HEARTH_OK) {
         db->code = hearth_db_copy(db->handle, path, false, msg);
-        err = db->code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(db, db->code);
+        err = db->code == HEARTH_DB_OK ? HEARTH_OK : hearth_db_fail(db, db->code);
     }
     pthread_mutex_unlock(&db->mutex);
     return err;

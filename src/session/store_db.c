@@ -109,6 +109,9 @@ static const char *const steps[] = {
     " FROM sessions AS s"                                                                             \
     " JOIN owners AS o ON o.id = s.owner LEFT JOIN turns AS t ON t.id = s.head WHERE "
 
+/* The greater one of a column and a value. */
+#define LATER(column, value) "CASE WHEN " column " > " value " THEN " column " ELSE " value " END"
+
 static const char *const statements[STORE_STATEMENTS] = {
 #define X(name, sql) [name] = (sql),
 #include "session/store_statements.def"
@@ -130,25 +133,21 @@ struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct he
     return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
 }
 
-static struct hearth_buf buf_of(const void *bytes, size_t len) {
-    return (struct hearth_buf){.data = (uint8_t *)(uintptr_t)bytes, .len = len};
-}
-
 int hearth_session_get_meta(struct hearth_db *db, const char *key, void *out, size_t most) {
-    const struct hearth_buf name = buf_of(key, strlen(key));
-    int len = hearth_db_query(db, META_GET, "b", &name);
-    if (len > 0) {
-        const void *bytes = sqlite3_column_blob(db->statements[META_GET], 0);
-        len = sqlite3_column_bytes(db->statements[META_GET], 0);
-        if (len > 0 && most > 0) {
-            memcpy(out, bytes, (size_t)len < most ? (size_t)len : most);
-        }
-        hearth_db_reset(db, META_GET);
+    const int found = hearth_db_query(db, META_GET, "t", key);
+    if (found <= 0) {
+        return found;
     }
-    return len;
+    size_t len;
+    const void *bytes = hearth_db_column_bytes(db, META_GET, 0, &len);
+    if (len > 0 && most > 0) {
+        memcpy(out, bytes, len < most ? len : most);
+    }
+    hearth_db_reset(db, META_GET);
+    return (int)len;
 }
 
 int hearth_session_put_meta(struct hearth_db *db, const char *key, const void *bytes, size_t len) {
-    const struct hearth_buf name = buf_of(key, strlen(key)), value = buf_of(bytes, len);
-    return hearth_db_run(db, META_PUT, "bb", &name, &value);
+    const struct hearth_buf value = {.data = (uint8_t *)(uintptr_t)bytes, .len = len};
+    return hearth_db_run(db, META_PUT, "tb", key, &value);
 }

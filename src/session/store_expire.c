@@ -29,9 +29,9 @@ static int sweep_sessions(struct hearth_db *db, int64_t before_us, size_t limit,
         if (found <= 0) {
             return found;
         }
-        sqlite3_stmt *statement = db->statements[SESSION_EXPIRED];
-        const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
-        const int64_t used = sqlite3_column_int64(statement, 2);
+        const int64_t id = hearth_db_column_number(db, SESSION_EXPIRED, 0),
+                      head = hearth_db_column_number(db, SESSION_EXPIRED, 1);
+        const int64_t used = hearth_db_column_number(db, SESSION_EXPIRED, 2);
         hearth_db_reset(db, SESSION_EXPIRED);
         if (used >= before_us) { /* by the id of its turn, not by its name */
             err = hearth_db_run(db, SESSION_TOUCH, "iii", id, (int64_t)0, used);

@@ -83,7 +83,7 @@ static int count_shared(struct hearth_db *db, const struct store_walk *walk, siz
     for (; found > 0 && err == HEARTH_OK; found = hearth_db_next(db, TURN_CHILDREN)) {
         struct store_row row;
         struct hearth_turn turn = {0};
-        int64_t id = sqlite3_column_int64(db->statements[TURN_CHILDREN], 0);
+        int64_t id = hearth_db_column_number(db, TURN_CHILDREN, 0);
         int loaded = hearth_turn_load(db, NULL, id, STORE_TOKENS, &row, &turn);
         size_t base = turn.base_tokens;
         bool starts = base == 0 || (known && base <= stays.n);
@@ -153,14 +153,14 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
             err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
             break;
         }
-        sqlite3_stmt *statement = db->statements[FORGET_NEXT];
-        out->id = sqlite3_column_int64(statement, 0);
-        out->model = hearth_db_column_digest(statement, 1);
-        out->salt = hearth_db_column_digest(statement, 2);
-        out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
+        out->id = hearth_db_column_number(db, FORGET_NEXT, 0);
+        out->model = hearth_db_column_digest(db, FORGET_NEXT, 1);
+        out->salt = hearth_db_column_digest(db, FORGET_NEXT, 2);
+        out->keep_tokens = (uint32_t)hearth_db_column_number(db, FORGET_NEXT, 3);
         const struct store_about about = about_forget(out);
-        const void *blob = sqlite3_column_blob(statement, 4);
-        err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
+        size_t len;
+        const void *blob = hearth_db_column_bytes(db, FORGET_NEXT, 4, &len);
+        err = hearth_session_unpack(db, &about, blob, len, NULL, &out->tokens);
         hearth_db_reset(db, FORGET_NEXT);
         const bool forward = out->id > after_id; /* else the index is damaged, and this would not end */
         damaged = err == HEARTH_ERR_STATE;       /* left out: it names nothing any more */
@@ -262,7 +262,7 @@ static int move_own_head(struct hearth_db *db, const struct store_row *row) {
     if (found <= 0) {
         return found;
     }
-    const int64_t head = sqlite3_column_int64(db->statements[SESSION_BY_ID], 3);
+    const int64_t head = hearth_db_column_number(db, SESSION_BY_ID, 3);
     hearth_db_reset(db, SESSION_BY_ID);
     if (head != row->id) {
         return HEARTH_OK;

@@ -50,7 +50,7 @@ struct hearth_session_store {
     struct hearth_db writer, file_reader;
     struct hearth_db *reader; /* file_reader, or in memory the writer */
     bool truncate_due;        /* with the writer's mutex: the log still holds what was deleted */
-    int changes;              /* with the writer's mutex: how many there had been when its transaction began */
+    int64_t changes;          /* with the writer's mutex: how many there had been when its transaction began */
     atomic_bool unwritable;   /* the last transaction that changed something could not be written */
     pthread_mutex_t mutex;    /* all below */
     uint8_t secret[32];

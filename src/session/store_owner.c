@@ -108,8 +108,7 @@ int hearth_session_owner(struct hearth_session_store *store, struct hearth_diges
 int hearth_session_owner_row(struct hearth_db *db, struct hearth_digest owner, int64_t *id) {
     int found = hearth_db_query_number(db, OWNER_ID, id, "d", &owner);
     if (found == 0) {
-        found = hearth_db_run(db, OWNER_ADD, "d", &owner);
-        *id = sqlite3_last_insert_rowid(db->handle);
+        found = hearth_db_query_number(db, OWNER_ADD, id, "d", &owner);
     }
     return found < 0 ? found : HEARTH_OK;
 }
@@ -121,10 +120,9 @@ static int read_usage(struct hearth_db *db, struct hearth_digest owner, struct h
     *out = (struct hearth_session_quota){0};
     const int found = hearth_db_query(db, OWNER_USAGE, "d", &owner);
     if (found > 0) {
-        sqlite3_stmt *statement = db->statements[OWNER_USAGE];
-        out->tokens = (uint64_t)sqlite3_column_int64(statement, 0);
-        out->bytes = (uint64_t)sqlite3_column_int64(statement, 1);
-        out->sessions = (uint64_t)sqlite3_column_int64(statement, 2);
+        out->tokens = (uint64_t)hearth_db_column_number(db, OWNER_USAGE, 0);
+        out->bytes = (uint64_t)hearth_db_column_number(db, OWNER_USAGE, 1);
+        out->sessions = (uint64_t)hearth_db_column_number(db, OWNER_USAGE, 2);
         hearth_db_reset(db, OWNER_USAGE);
     }
     return found < 0 ? found : HEARTH_OK;

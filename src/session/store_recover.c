@@ -7,10 +7,12 @@
 #include "session/store_recover.h"
 
 #include "session/db_scan.h"
+#include "session/db_sqlite.h"
 #include "session/store_internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

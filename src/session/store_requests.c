@@ -7,8 +7,6 @@
  * they are gone already, is not written. Rows count for no owner's quota: they are bounded together, the oldest go. */
 #include "session/store_internal.h"
 
-#include <string.h>
-
 static struct store_about about_of(struct hearth_digest owner, struct hearth_digest session, struct hearth_digest turn,
                                    int64_t created) {
     return (struct store_about){
@@ -19,16 +17,15 @@ static int put_row(struct hearth_db *db, struct hearth_session_request *row) {
     const struct hearth_digest session =
         row->session != NULL ? hearth_session_key(db, row->owner, row->session) : (struct hearth_digest){0, 0};
     const struct store_about about = about_of(row->owner, session, row->turn, row->created_us);
-    const struct hearth_buf id = {.data = (uint8_t *)(uintptr_t)row->id, .len = strlen(row->id)};
     struct hearth_buf blob = {0};
-    int err = hearth_session_pack(db, &about, &row->body, NULL, &blob);
-    const int before = sqlite3_total_changes(db->handle);
-    err = err == HEARTH_OK
-              ? hearth_db_run(db, REQUEST_ADD, "bdzzib", &id, &row->owner, &session, &row->turn, row->created_us, &blob)
-              : err;
-    row->written = err == HEARTH_OK && sqlite3_total_changes(db->handle) != before;
+    int64_t id;
+    const int err = hearth_session_pack(db, &about, &row->body, NULL, &blob);
+    const int added = err == HEARTH_OK ? hearth_db_query_number(db, REQUEST_ADD, &id, "tdzzib", row->id, &row->owner,
+                                                                &session, &row->turn, row->created_us, &blob)
+                                       : err;
+    row->written = added > 0;
     hearth_buf_finish(&blob);
-    return err;
+    return added < 0 ? added : HEARTH_OK;
 }
 
 int hearth_session_requests_put(struct hearth_session_store *store, struct hearth_session_request *rows, size_t count,
@@ -45,12 +42,6 @@ int hearth_session_requests_put(struct hearth_session_store *store, struct heart
     return hearth_session_end_write(store, err, false, NULL);
 }
 
-/* A column of text, with its end. */
-static const char *text_of(sqlite3_stmt *statement, int index) {
-    const unsigned char *text = sqlite3_column_text(statement, index);
-    return text != NULL ? (const char *)text : "";
-}
-
 int hearth_session_requests_each(struct hearth_session_store *store, bool bodies,
                                  bool (*take)(void *user, const struct hearth_session_request *row), void *user) {
     struct hearth_db *db = store->reader;
@@ -60,16 +51,15 @@ int hearth_session_requests_each(struct hearth_session_store *store, bool bodies
     }
     int found = hearth_db_query(db, REQUESTS_ALL, "");
     for (bool more = true; more && found > 0; found = more ? hearth_db_next(db, REQUESTS_ALL) : 0) {
-        sqlite3_stmt *statement = db->statements[REQUESTS_ALL];
-        struct hearth_session_request row = {.id = text_of(statement, 0),
-                                             .owner = hearth_db_column_digest(statement, 1),
-                                             .turn = hearth_db_column_digest(statement, 3),
-                                             .created_us = sqlite3_column_int64(statement, 4)};
+        struct hearth_session_request row = {.id = hearth_db_column_text(db, REQUESTS_ALL, 0),
+                                             .owner = hearth_db_column_digest(db, REQUESTS_ALL, 1),
+                                             .turn = hearth_db_column_digest(db, REQUESTS_ALL, 3),
+                                             .created_us = hearth_db_column_number(db, REQUESTS_ALL, 4)};
         const struct store_about about =
-            about_of(row.owner, hearth_db_column_digest(statement, 2), row.turn, row.created_us);
-        err = bodies ? hearth_session_unpack(db, &about, sqlite3_column_blob(statement, 5),
-                                             (size_t)sqlite3_column_bytes(statement, 5), &row.body, NULL)
-                     : HEARTH_OK;
+            about_of(row.owner, hearth_db_column_digest(db, REQUESTS_ALL, 2), row.turn, row.created_us);
+        size_t len;
+        const void *blob = hearth_db_column_bytes(db, REQUESTS_ALL, 5, &len);
+        err = bodies ? hearth_session_unpack(db, &about, blob, len, &row.body, NULL) : HEARTH_OK;
         more = err == HEARTH_OK ? take(user, &row) : err == HEARTH_ERR_STATE; /* a damaged one is left out */
         err = err == HEARTH_ERR_STATE ? HEARTH_OK : err;
         hearth_buf_finish(&row.body);

@@ -43,30 +43,30 @@ struct store_about hearth_turn_about(const struct hearth_turn *turn) {
 
 /* ---- loading ---- */
 
-static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct hearth_turn *turn) {
-    *row = (struct store_row){.id = sqlite3_column_int64(statement, 0),
-                              .owner = sqlite3_column_int64(statement, 2),
-                              .parent = sqlite3_column_int64(statement, 4),
-                              .session = sqlite3_column_int64(statement, 6),
-                              .config = sqlite3_column_int64(statement, 7),
-                              .model = sqlite3_column_int64(statement, 9),
-                              .used = sqlite3_column_int64(statement, 18),
-                              .depth = sqlite3_column_int64(statement, 16),
-                              .total = sqlite3_column_int64(statement, 17),
-                              .hidden = sqlite3_column_int64(statement, 13) != 0};
+static void take_columns(const struct hearth_db *db, int which, struct store_row *row, struct hearth_turn *turn) {
+    *row = (struct store_row){.id = hearth_db_column_number(db, which, 0),
+                              .owner = hearth_db_column_number(db, which, 2),
+                              .parent = hearth_db_column_number(db, which, 4),
+                              .session = hearth_db_column_number(db, which, 6),
+                              .config = hearth_db_column_number(db, which, 7),
+                              .model = hearth_db_column_number(db, which, 9),
+                              .used = hearth_db_column_number(db, which, 18),
+                              .depth = hearth_db_column_number(db, which, 16),
+                              .total = hearth_db_column_number(db, which, 17),
+                              .hidden = hearth_db_column_number(db, which, 13) != 0};
     if (turn == NULL) {
         return;
     }
-    turn->id = hearth_db_column_digest(statement, 1);
-    turn->owner = hearth_db_column_digest(statement, 3);
-    turn->parent = hearth_db_column_digest(statement, 5);
-    turn->config_id = hearth_db_column_digest(statement, 8);
-    turn->model = hearth_db_column_digest(statement, 10);
-    turn->salt = hearth_db_column_digest(statement, 11);
-    turn->status = (enum hearth_turn_status)sqlite3_column_int(statement, 12);
-    turn->created_us = sqlite3_column_int64(statement, 14);
-    turn->base_tokens = (uint32_t)sqlite3_column_int64(statement, 15);
-    turn->path = hearth_db_column_digest(statement, 19);
+    turn->id = hearth_db_column_digest(db, which, 1);
+    turn->owner = hearth_db_column_digest(db, which, 3);
+    turn->parent = hearth_db_column_digest(db, which, 5);
+    turn->config_id = hearth_db_column_digest(db, which, 8);
+    turn->model = hearth_db_column_digest(db, which, 10);
+    turn->salt = hearth_db_column_digest(db, which, 11);
+    turn->status = (enum hearth_turn_status)hearth_db_column_number(db, which, 12);
+    turn->created_us = hearth_db_column_number(db, which, 14);
+    turn->base_tokens = (uint32_t)hearth_db_column_number(db, which, 15);
+    turn->path = hearth_db_column_digest(db, which, 19);
 }
 
 int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int64_t id, enum store_parts parts,
@@ -76,23 +76,19 @@ int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int6
     if (found <= 0) {
         return found;
     }
-    sqlite3_stmt *statement = db->statements[which];
-    take_columns(statement, row, turn);
+    take_columns(db, (int)which, row, turn);
     if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index led elsewhere */
         hearth_db_reset(db, which);
         return HEARTH_ERR_STATE;
     }
     if (parts != STORE_COLUMNS) {
-        const void *blob = sqlite3_column_blob(statement, 20);
-        const size_t len = (size_t)sqlite3_column_bytes(statement, 20);
+        size_t len;
+        const void *blob = hearth_db_column_bytes(db, (int)which, 20, &len);
         const struct store_about about = hearth_turn_about(turn);
-        const bool refused = blob == NULL && hearth_db_is_nomem(sqlite3_extended_errcode(db->handle));
-        int err = refused ? HEARTH_ERR_NOMEM : HEARTH_OK;
+        const bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
+        int err = blob == NULL && hearth_db_ran_out(db) ? HEARTH_ERR_NOMEM : sane ? HEARTH_OK : HEARTH_ERR_STATE;
         if (err == HEARTH_OK) {
-            bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
-            err = sane ? hearth_session_unpack(db, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
-                                               &turn->tokens)
-                       : HEARTH_ERR_STATE;
+            err = hearth_session_unpack(db, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL, &turn->tokens);
         }
         found = err == HEARTH_OK ? 1 : err;
     }

@@ -71,33 +71,32 @@ int hearth_session_add(struct hearth_db *db, int64_t owner_id, const struct hear
     struct hearth_buf blob = {0};
     made.created_us = made.created_us != 0 ? made.created_us : now;
     int err = pack_session(db, &made, &key, &blob);
-    err = err == HEARTH_OK
-              ? hearth_db_run(db, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now, db->age_us, &blob)
-              : err;
-    *id = sqlite3_last_insert_rowid(db->handle);
+    const int added = err == HEARTH_OK ? hearth_db_query_number(db, SESSION_ADD, id, "diniiib", &key, owner_id, head,
+                                                                made.created_us, now, db->age_us, &blob)
+                                       : err;
     hearth_buf_finish(&blob);
-    return err;
+    return added < 0 ? added : HEARTH_OK;
 }
 
-/* The session of a statement's row. */
-static int take_session(struct hearth_db *db, sqlite3_stmt *statement, struct hearth_session *out) {
+/* The session of the row that a statement stands at. */
+static int take_session(struct hearth_db *db, int which, struct hearth_session *out) {
     struct store_about about = {.kind = STORE_SESSION};
     struct hearth_buf body = {0};
     *out = (struct hearth_session){0};
-    about.key = hearth_db_column_digest(statement, 1);
-    out->owner = about.owner = hearth_db_column_digest(statement, 2);
-    out->head = hearth_db_column_digest(statement, 4);
-    out->created_us = about.created = sqlite3_column_int64(statement, 5);
-    out->used_us = sqlite3_column_int64(statement, 6);
-    out->turns = (uint32_t)sqlite3_column_int64(statement, 7);
-    out->tokens = (uint32_t)sqlite3_column_int64(statement, 8);
-    const void *blob = sqlite3_column_blob(statement, 9);
-    const bool lost =
-        sqlite3_column_type(statement, 3) != SQLITE_NULL && sqlite3_column_type(statement, 4) == SQLITE_NULL;
+    about.key = hearth_db_column_digest(db, which, 1);
+    out->owner = about.owner = hearth_db_column_digest(db, which, 2);
+    out->head = hearth_db_column_digest(db, which, 4);
+    out->created_us = about.created = hearth_db_column_number(db, which, 5);
+    out->used_us = hearth_db_column_number(db, which, 6);
+    out->turns = (uint32_t)hearth_db_column_number(db, which, 7);
+    out->tokens = (uint32_t)hearth_db_column_number(db, which, 8);
+    size_t blob_len;
+    const void *blob = hearth_db_column_bytes(db, which, 9, &blob_len);
+    const bool lost = !hearth_db_column_is_null(db, which, 3) && hearth_db_column_is_null(db, which, 4);
     if (lost) { /* it stands at a turn that is not there: not an empty one */
         return HEARTH_ERR_STATE;
     }
-    int err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
+    int err = hearth_session_unpack(db, &about, blob, blob_len, &body, NULL);
     if (err == HEARTH_OK) {
         const size_t len = strnlen((const char *)body.data, body.len);
         err = len == body.len ? HEARTH_ERR_STATE : HEARTH_OK;
@@ -124,7 +123,7 @@ int hearth_session_read_name(struct hearth_db *db, int64_t id, char **name) {
     if (found <= 0) {
         return found;
     }
-    int err = take_session(db, db->statements[SESSION_BY_ID], &session);
+    int err = take_session(db, SESSION_BY_ID, &session);
     hearth_db_reset(db, SESSION_BY_ID);
     if (err == HEARTH_OK) {
         *name = session.name;
@@ -161,9 +160,9 @@ static int replace_session(struct hearth_db *db, const struct hearth_session *se
     if (found <= 0) {
         return found < 0 ? found : hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such session");
     }
-    const int64_t id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
-    const int64_t was = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 3);
-    made.created_us = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 5);
+    const int64_t id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
+    const int64_t was = hearth_db_column_number(db, SESSION_BY_KEY, 3);
+    made.created_us = hearth_db_column_number(db, SESSION_BY_KEY, 5);
     hearth_db_reset(db, SESSION_BY_KEY);
     int err = find_head(db, session, &head, msg);
     head = head != 0 ? head : was;
@@ -211,8 +210,8 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     int64_t aged = 0;
     if (found > 0) {
-        err = take_session(db, db->statements[SESSION_BY_KEY], out);
-        aged = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 10);
+        err = take_session(db, SESSION_BY_KEY, out);
+        aged = hearth_db_column_number(db, SESSION_BY_KEY, 10);
         if (err == HEARTH_OK && (strcmp(out->name, name) != 0 || !hearth_digest_equal(out->owner, owner))) {
             hearth_session_finish(out);
             err = HEARTH_ERR_STATE; /* the index led elsewhere */
@@ -251,8 +250,8 @@ static int find_page(struct hearth_db *db, const struct hearth_session_query *qu
     const struct hearth_digest key = hearth_session_key(db, query->owner, query->after);
     int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found > 0) {
-        *id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
-        *used = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 6);
+        *id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
+        *used = hearth_db_column_number(db, SESSION_BY_KEY, 6);
         hearth_db_reset(db, SESSION_BY_KEY);
     }
     return found < 0 ? found : found > 0 ? HEARTH_OK : HEARTH_ERR_NOT_FOUND;
@@ -261,7 +260,7 @@ static int find_page(struct hearth_db *db, const struct hearth_session_query *qu
 static int read_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t expired_before,
                      struct hearth_session **out, size_t *count) {
     const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
-    const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : -1;
+    const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : INT64_MAX;
     const int64_t from = query->expired ? INT64_MIN : expired_before;
     const int64_t to = query->expired ? expired_before - (expired_before != INT64_MIN) : INT64_MAX;
     int64_t used, id;
@@ -275,7 +274,7 @@ static int read_page(struct hearth_db *db, const struct hearth_session_query *qu
         if (more) {
             break;
         }
-        err = take_session(db, db->statements[which], &session);
+        err = take_session(db, (int)which, &session);
         damaged += err == HEARTH_ERR_STATE;
         if (err == HEARTH_OK) {
             session.expired = query->expired;
@@ -337,8 +336,8 @@ static int delete_session(struct hearth_db *db, struct hearth_digest owner, cons
     if (found <= 0) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     }
-    const int64_t id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
-    const int64_t head = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 3);
+    const int64_t id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
+    const int64_t head = hearth_db_column_number(db, SESSION_BY_KEY, 3);
     hearth_db_reset(db, SESSION_BY_KEY);
     int err = hearth_db_run(db, SESSION_DELETE, "i", id);
     err = err == HEARTH_OK ? delete_turns(db, id) : err;

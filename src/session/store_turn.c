@@ -27,9 +27,9 @@ static int load_config(struct hearth_db *db, int64_t id, struct hearth_turn *tur
     if (found <= 0) {
         return found == 0 && id != 0 ? HEARTH_ERR_STATE : found;
     }
-    sqlite3_stmt *statement = db->statements[CONFIG_GET];
-    const void *blob = sqlite3_column_blob(statement, 0);
-    int err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
+    size_t len;
+    const void *blob = hearth_db_column_bytes(db, CONFIG_GET, 0, &len);
+    int err = hearth_session_unpack(db, &about, blob, len, &turn->config, NULL);
     hearth_db_reset(db, CONFIG_GET);
     return err;
 }
@@ -181,8 +181,7 @@ struct put {
 static int find_model(struct hearth_db *db, const struct hearth_turn *turn, int64_t *id) {
     int found = hearth_db_query_number(db, MODEL_ID, id, "dd", &turn->model, &turn->salt);
     if (found == 0) {
-        found = hearth_db_run(db, MODEL_ADD, "dd", &turn->model, &turn->salt);
-        *id = sqlite3_last_insert_rowid(db->handle);
+        found = hearth_db_query_number(db, MODEL_ADD, id, "dd", &turn->model, &turn->salt);
     }
     return found < 0 ? found : HEARTH_OK;
 }
@@ -201,10 +200,9 @@ static int put_config(struct hearth_db *db, struct hearth_turn *turn, int64_t ow
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
     struct hearth_buf blob = {0};
     int err = hearth_session_pack(db, &about, &turn->config, NULL, &blob);
-    err = err == HEARTH_OK ? hearth_db_run(db, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
-    *id = sqlite3_last_insert_rowid(db->handle);
+    found = err == HEARTH_OK ? hearth_db_query_number(db, CONFIG_ADD, id, "dib", &turn->config_id, owner, &blob) : err;
     hearth_buf_finish(&blob);
-    return err;
+    return found < 0 ? found : HEARTH_OK;
 }
 
 /* The turn that is there already, and the one that it goes on from. */
@@ -276,10 +274,11 @@ static int write_row(struct hearth_session_store *store, struct hearth_turn *tur
     const int64_t writer = is_open(turn->status) ? store->process : 0;
     int err = hearth_session_pack(db, &about, &turn->body, &turn->tokens, &blob);
     if (err == HEARTH_OK && put->there.id == 0) {
-        err = hearth_db_run(db, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
-                            put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
-                            total, &turn->path, &blob);
-        put->there.id = sqlite3_last_insert_rowid(db->handle);
+        const int added =
+            hearth_db_query_number(db, TURN_ADD, &put->there.id, "dinnnniniiiizb", &turn->id, put->owner,
+                                   put->parent.id, put->session, put->config, put->model, status, writer,
+                                   turn->created_us, base, put->parent.depth + 1, total, &turn->path, &blob);
+        err = added < 0 ? added : HEARTH_OK;
     } else if (err == HEARTH_OK) {
         err = hearth_db_run(db, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model, status,
                             writer, turn->created_us, base, total, &turn->path, &blob);
@@ -295,7 +294,7 @@ static int move_head(struct hearth_db *db, const struct put *put) {
     int64_t was = 0;
     int found = hearth_db_query(db, SESSION_BY_ID, "i", put->session);
     if (found > 0) {
-        was = sqlite3_column_int64(db->statements[SESSION_BY_ID], 3);
+        was = hearth_db_column_number(db, SESSION_BY_ID, 3);
         hearth_db_reset(db, SESSION_BY_ID);
     }
     if (found < 0) {
@@ -376,7 +375,7 @@ static int close_turn(struct hearth_db *db, int64_t id) {
     if (err == HEARTH_OK || err == HEARTH_ERR_STATE) {
         int64_t failed = HEARTH_TURN_FAILED;
         err = whole ? hearth_db_run(db, TURN_CLOSE, "iib", id, failed, &blob)
-                    : hearth_db_run(db, TURN_CLOSE, "ii", id, failed);
+                    : hearth_db_run(db, TURN_CLOSE_DAMAGED, "ii", id, failed);
     }
     hearth_turn_finish(&turn);
     hearth_buf_finish(&blob);
@@ -393,8 +392,8 @@ int hearth_turn_fail_orphans(struct hearth_session_store *store) {
     for (int64_t id = 0, last = 0; found > 0 && err == HEARTH_OK; last = id) {
         found = hearth_db_query(db, TURNS_OPEN, "i", last);
         if (found > 0) {
-            id = sqlite3_column_int64(db->statements[TURNS_OPEN], 0);
-            int64_t process = sqlite3_column_int64(db->statements[TURNS_OPEN], 1);
+            id = hearth_db_column_number(db, TURNS_OPEN, 0);
+            int64_t process = hearth_db_column_number(db, TURNS_OPEN, 1);
             hearth_db_reset(db, TURNS_OPEN);
             if (id <= last) { /* a damaged index would go round in a circle */
                 err = HEARTH_ERR_STATE;

@@ -4,6 +4,7 @@
 #include "support/random.h"
 
 #include "base/health.h"
+#include "session/db_sqlite.h"
 #include "session/store_internal.h"
 
 #include <fcntl.h>
@@ -335,7 +336,7 @@ static void an_older_version_is_brought_up_to_date(void **state) {
     struct hearth_errmsg why;
     struct hearth_db db;
     snprintf(path, sizeof path, "%s/versions.db", directory);
-    hearth_db_init(&db, &kind, path, 1000, NULL);
+    hearth_db_init(&db, &hearth_db_sqlite, &kind, path, 1000, NULL);
     assert_int_equal(hearth_db_open(&db, &why), SQLITE_OK);
     hearth_db_close(&db);
     assert_int_equal(sql_number("PRAGMA user_version"), 1);
@@ -344,7 +345,7 @@ static void an_older_version_is_brought_up_to_date(void **state) {
     kind.statement_count = 1;
     assert_int_equal(hearth_db_open(&db, &why), SQLITE_OK);
     assert_int_equal(hearth_db_query(&db, 0, ""), 1);
-    assert_int_equal(sqlite3_column_int(db.statements[0], 0), 2);
+    assert_int_equal(hearth_db_column_number(&db, 0, 0), 2);
     hearth_db_close(&db);
     assert_int_equal(sql_number("PRAGMA user_version"), 3);
     kind.steps = failing;
