@@ -13,6 +13,10 @@
  *   SNAPSHOT         -            all               a snapshot exists at n
  *   OPAQUE           -            all, as one blob  a snapshot exists at n
  *
+ * The rest of a PAGES_SNAPSHOT model may be a sliding window (caps.window_tokens): it belongs to positions, too, but a
+ * sequence holds only the last ones. While it holds them, pieces of it go out, and position n can also be resumed when
+ * pieces cover [n - window_tokens, n).
+ *
  * Threads: unless a declaration says otherwise, everything here belongs to the one thread that drives the engine.
  * Positions are 0-based token indices of a sequence; ranges are half-open. Sequences are 0 … caps.seqs-1; whatever
  * scratch sequences an engine needs are its own. */
@@ -70,7 +74,10 @@ struct hearth_caps {
     size_t token_bytes;          /* most bytes of text that one token stands for; 0: not known */
     size_t page_bytes_per_token; /* addressable state, about */
     size_t snapshot_bytes;       /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
-    uint64_t model_bytes;        /* size of the weights */
+    int32_t window_tokens;       /* the non-addressable state is a sliding window: a token sees so many positions before
+                                  * its own. 0: it is not */
+    size_t window_bytes_per_token; /* of a window: its state at one position, about */
+    uint64_t model_bytes;          /* size of the weights */
     uint64_t model_params;
     struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
     hearth_token end_token;           /* a token that ends generation; -1: the vocabulary has none */
@@ -215,6 +222,15 @@ struct hearth_engine_ops {
                        int32_t page_p0, int32_t page_p1);
     int (*snapshot_export)(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out);
     int (*snapshot_import)(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
+    /* Pieces of a sliding window (caps.window_tokens > 0). Of a sequence that ends at n and has a rewind floor f, all
+     * positions from f - window_tokens on can be exported, 1 to window_tokens + 1 of them in a piece; the window's
+     * snapshot at n is the piece [n - window_tokens, n) as well. A window is imported behind all pages, piece by piece
+     * in ascending order without gaps. The `first` drops what the sequence held of its window; all of a piece is taken
+     * but of the last one, which may be cut: its p1 is where the sequence ends, which is complete then when the pieces
+     * cover as much as a token sees. Errors: as above; of an export STATE: it is not held. */
+    int (*window_export)(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, struct hearth_buf *out);
+    int (*window_import)(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                         size_t len, bool first);
 
     /* Text; any thread. `tokenize` appends to `out`. `token_text` writes at most `cap` bytes and returns the length
      * the text has (bytes may be part of a character); `special` prints control tokens too. */
@@ -267,8 +283,9 @@ int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, 
 size_t hearth_engine_longest_token(struct hearth_engine *engine);
 
 /* Takes a short sequence out and back through every mechanism the class has and compares logits. Uses sequence 0,
- * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says
- * what differed. Called at load by hearth_llama_create(). */
+ * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says what
+ * differed. A window that does not come back in pieces is none from then on (caps.window_tokens). Called at load by
+ * hearth_llama_create(). */
 bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg);
 
 /* Whether a few tokens give the same logits, to the bit, together and one by one. Sequence 0 as above. False where the

@@ -120,6 +120,10 @@ int hearth_llama_page_import(struct hearth_engine *engine, int32_t seq, int32_t 
                              size_t len, int32_t page_p0, int32_t page_p1);
 int hearth_llama_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out);
 int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
+int hearth_llama_window_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1,
+                               struct hearth_buf *out);
+int hearth_llama_window_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                               size_t len, bool first);
 
 /* llama_sample.c */
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,

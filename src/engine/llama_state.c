@@ -6,6 +6,7 @@
  *   page      header | A of [p0, p1) | P of an empty sequence     as set_data takes it: importing needs no copy
  *   snapshot  header | P                                          PAGES_SNAPSHOT
  *             header | everything                                 SNAPSHOT, OPAQUE
+ *   window    header | P of [p0, p1)                              sliding windows: a snapshot of fewer positions
  *
  * A range goes out by sharing its cells with the scratch sequence (metadata only), emptying scratch's non-addressable
  * part, and exporting scratch. It comes in through scratch too, because set_data clears its destination: cells are
@@ -115,6 +116,13 @@ static int32_t rewind_tokens(const struct hearth_llama *llama) {
     return window ? (at_once < HEARTH_DRAFT_MAX ? at_once : HEARTH_DRAFT_MAX) : 0;
 }
 
+/* A chunked window ends where a chunk does, and what a snapshot holds of it depends on where it was taken. */
+static bool is_chunked(const struct hearth_llama *llama) {
+    char architecture[32];
+    return llama_model_meta_val_str(llama->model, "general.architecture", architecture, sizeof architecture) < 0 ||
+           strcmp(architecture, "llama4") == 0;
+}
+
 static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_sizes a, struct probe_sizes b) {
     struct hearth_caps *caps = &llama->head.caps;
     size_t steps = PROBE_LONG_TOKENS - PROBE_SHORT_TOKENS;
@@ -135,6 +143,10 @@ static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_siz
         caps->memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT;
         caps->page_bytes_per_token = full_step - partial_step;
         caps->snapshot_bytes = b.partial + partial_step * window;
+        if (!llama->hybrid && llama->n_swa > 1 && !is_chunked(llama)) {
+            caps->window_tokens = llama->n_swa - 1;
+            caps->window_bytes_per_token = partial_step;
+        }
     }
     caps->rewind_tokens = rewind_tokens(llama);
 }
@@ -360,6 +372,67 @@ int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int3
         } else if (hearth_llama_log_no_cells()) {
             err = HEARTH_ERR_NO_CELLS;
         }
+    }
+    if (err != HEARTH_OK) {
+        clear(llama, seq);
+    }
+    return err;
+}
+
+/* ---- windows ---- */
+
+/* Positions that a piece of a window holds; the window's cache has one stream, too. */
+static uint32_t window_holds(const void *blob, size_t len) {
+    return len >= HEADER_BYTES + 8 && u32_at(blob, HEADER_BYTES) == 1 ? u32_at(blob, HEADER_BYTES + 4) : 0;
+}
+
+int hearth_llama_window_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1,
+                               struct hearth_buf *out) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq) && p0 >= 0 && p0 < p1 && p1 - p0 <= engine->caps.window_tokens + 1);
+    if (llama_memory_seq_pos_min(llama->mem, seq) > p0 || llama_memory_seq_pos_max(llama->mem, seq) + 1 < p1) {
+        return HEARTH_ERR_STATE;
+    }
+    /* What a token at the end of seq does not see would be left out: it is what one at the end of scratch sees. */
+    size_t begin = out->len;
+    llama_memory_seq_cp(llama->mem, seq, llama->scratch, p0, p1);
+    int err = get_blob(llama, llama->scratch, PARTIAL, out);
+    if (err == HEARTH_OK && window_holds(out->data + begin, out->len - begin) != (uint32_t)(p1 - p0)) {
+        err = HEARTH_ERR_STATE;
+    }
+    clear(llama, llama->scratch);
+    if (err != HEARTH_OK) {
+        out->len = begin;
+    }
+    return err;
+}
+
+/* The first piece goes into the sequence itself, because that drops its window and leaves the pages alone. */
+int hearth_llama_window_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                               size_t len, bool first) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq) && engine->caps.window_tokens > 0 && p0 >= 0 && p0 < p1);
+    const llama_seq_id to = first ? seq : llama->scratch;
+    int err = HEARTH_ERR_STATE;
+    if (window_holds(blob, len) >= (uint32_t)(p1 - p0)) {
+        hearth_llama_log_reset();
+        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, to, PARTIAL) == len) {
+            err = HEARTH_OK;
+        } else if (hearth_llama_log_no_cells()) {
+            err = HEARTH_ERR_NO_CELLS;
+        }
+    }
+    if (!first) {
+        if (err == HEARTH_OK) {
+            llama_memory_seq_cp(llama->mem, llama->scratch, seq, p0, p1);
+        }
+        clear(llama, llama->scratch);
+    } else if (err == HEARTH_OK && llama_memory_seq_pos_max(llama->mem, seq) >= p1) {
+        llama_memory_seq_rm(llama->mem, seq, p1, -1); /* the last one, too: there are no pages behind it */
+    }
+    if (err == HEARTH_OK && (llama_memory_seq_pos_max(llama->mem, seq) + 1 != p1 ||
+                             (first && llama_memory_seq_pos_min(llama->mem, seq) > p0))) {
+        err = HEARTH_ERR_STATE;
     }
     if (err != HEARTH_OK) {
         clear(llama, seq);

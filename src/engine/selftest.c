@@ -32,7 +32,7 @@ struct selftest {
     struct hearth_errmsg *msg;
     struct hearth_sampler *sampler;
     hearth_token prompt[PROMPT_TOKENS + 1];
-    struct hearth_buf page[2], snapshot;
+    struct hearth_buf page[2], snapshot, window[2];
     struct outcome want, got;
 };
 
@@ -186,6 +186,29 @@ static int run(struct selftest *t) {
     return err;
 }
 
+/* A window in two pieces behind the pages. */
+static int run_window(struct selftest *t) {
+    const struct hearth_engine_ops *ops = t->engine->ops;
+    const int32_t window = t->engine->caps.window_tokens;
+    const int32_t p0 = window < PROMPT_TOKENS ? PROMPT_TOKENS - window : 0, middle = p0 + (PROMPT_TOKENS - p0) / 2;
+    if (middle == p0) {
+        return HEARTH_ERR_UNSUPPORTED;
+    }
+    ops->seq_clear(t->engine, 0);
+    int err = decode(t, 0, PROMPT_TOKENS);
+    err = err == HEARTH_OK ? ops->window_export(t->engine, 0, p0, middle, &t->window[0]) : err;
+    err = err == HEARTH_OK ? ops->window_export(t->engine, 0, middle, PROMPT_TOKENS, &t->window[1]) : err;
+    err = err == HEARTH_OK ? compute(t, &t->want) : err;
+    ops->seq_clear(t->engine, 0);
+    err = err == HEARTH_OK ? import_pages(t, PROMPT_TOKENS) : err;
+    for (int i = 0; i < 2 && err == HEARTH_OK; i++) {
+        err = ops->window_import(t->engine, 0, i == 0 ? p0 : middle, i == 0 ? middle : PROMPT_TOKENS, t->window[i].data,
+                                 t->window[i].len, i == 0);
+    }
+    err = err == HEARTH_OK ? compute(t, &t->got) : err;
+    return err == HEARTH_OK ? compare(t, "after importing a window in pieces") : err;
+}
+
 bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg) {
     struct selftest t = {.engine = engine, .msg = msg};
     int err = HEARTH_ERR_NOMEM;
@@ -209,6 +232,9 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     }
     if (engine->ops->logits == NULL || (t.want.logits != NULL && t.got.logits != NULL)) {
         err = run(&t);
+        if (err == HEARTH_OK && engine->caps.window_tokens > 0 && run_window(&t) != HEARTH_OK) {
+            engine->caps.window_tokens = 0; /* its snapshots hold all the same */
+        }
     } else {
         hearth_fail(msg, err, "out of memory");
     }
@@ -216,6 +242,9 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     engine->ops->sampler_destroy(engine, t.sampler);
     for (size_t i = 0; i < 2; i++) {
         hearth_buf_finish(&t.page[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        hearth_buf_finish(&t.window[i]);
     }
     hearth_buf_finish(&t.snapshot);
     free(t.want.logits);

@@ -137,6 +137,8 @@ static const struct hearth_engine_ops sim_ops = {
     .page_import = hearth_sim_page_import,
     .snapshot_export = hearth_sim_snapshot_export,
     .snapshot_import = hearth_sim_snapshot_import,
+    .window_export = hearth_sim_window_export,
+    .window_import = hearth_sim_window_import,
     .tokenize = sim_tokenize,
     .token_text = sim_token_text,
     .token_is_end = sim_token_is_end,
@@ -178,6 +180,7 @@ static int params_check(const struct hearth_sim_params *p, struct hearth_errmsg 
         {"reply_tokens", p->reply_tokens, 1, UINT32_MAX},
         {"page_bytes_per_token", p->page_bytes_per_token, HEARTH_SIM_BYTES_MIN, 1u << 24},
         {"snapshot_bytes", p->snapshot_bytes, HEARTH_SIM_BYTES_MIN, 1u << 30},
+        {"window_tokens", p->window_tokens, 0, p->memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT ? CTX_TOKENS_MAX : 0},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most) {
@@ -198,10 +201,13 @@ static int params_check(const struct hearth_sim_params *p, struct hearth_errmsg 
 
 /* Everything that state and output depend on; not the size of the context. */
 static struct hearth_digest fingerprint(const struct hearth_sim_params *p) {
-    char text[160];
-    int len = snprintf(text, sizeof text, "hearth sim 1; class %d; seed %llu; page %zu; snapshot %zu; reply %u%s",
+    char text[160], window[24] = "";
+    if (p->window_tokens > 0) {
+        (void)snprintf(window, sizeof window, "; window %u", (unsigned)p->window_tokens);
+    }
+    int len = snprintf(text, sizeof text, "hearth sim 1; class %d; seed %llu; page %zu; snapshot %zu; reply %u%s%s",
                        (int)p->memory_class, (unsigned long long)p->seed, p->page_bytes_per_token, p->snapshot_bytes,
-                       (unsigned)p->reply_tokens, p->repeats ? "; repeats" : "");
+                       (unsigned)p->reply_tokens, p->repeats ? "; repeats" : "", window);
     HEARTH_ASSERT(len > 0 && (size_t)len < sizeof text);
     return hearth_digest_bytes(text, (size_t)len);
 }
@@ -239,6 +245,11 @@ static void caps_fill(struct sim *sim) {
                                                                             : 0;
     caps->page_bytes_per_token = hearth_caps_has_pages(caps) ? p->page_bytes_per_token : 0;
     caps->snapshot_bytes = hearth_caps_needs_snapshot(caps) ? p->snapshot_bytes : 0;
+    caps->window_tokens = (int32_t)p->window_tokens;
+    if (p->window_tokens > 0) {
+        caps->snapshot_bytes = hearth_sim_window_bytes(sim, caps->window_tokens);
+        caps->window_bytes_per_token = caps->snapshot_bytes / p->window_tokens;
+    }
     if (p->memory_class == HEARTH_ENGINE_OPAQUE) {
         caps->snapshot_bytes += p->page_bytes_per_token * (p->ctx_tokens / 4);
     }

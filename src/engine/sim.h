@@ -18,6 +18,9 @@ struct hearth_sim_params {
     /* Positions behind the end that a PAGES_SNAPSHOT sequence can be rewound without a snapshot (as a sliding
      * window that still holds older cells). Default 0, as a hybrid. */
     uint32_t rewind_tokens;
+    /* A PAGES_SNAPSHOT sequence has a sliding window: a token sees so many positions before its own, and pieces of it
+     * go out and in (caps.window_tokens). snapshot_bytes are those of a whole one. Default 0: none. */
+    uint32_t window_tokens;
     /* Cost model. */
     double prefill_tokens_per_s; /* default 1000 */
     double decode_tokens_per_s;  /* one lane; default 50 */

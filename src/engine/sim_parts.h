@@ -78,13 +78,15 @@ struct sim_cell {
 /* A sequence holds [0, n). Arrays have ctx_tokens + 1 entries. */
 struct sim_seq {
     int32_t n;
-    bool broken;     /* a decode failed half way: nothing but clearing is allowed */
-    bool complete;   /* the non-addressable state is that of n (always so without one) */
-    int32_t since;   /* the non-addressable state was computed here from this position on … */
-    int32_t high;    /* … up to here at the most */
-    uint32_t *cells; /* [i]: the cell of position i */
-    sim_state *attn; /* [i]: digest of cells [0, i) as attention sees them */
-    sim_state *rec;  /* [i]: non-addressable state at i; entries in [floor, n] are what a window still holds */
+    bool broken;                  /* a decode failed half way: nothing but clearing is allowed */
+    bool complete;                /* the non-addressable state is that of n (always so without one) */
+    int32_t since;                /* the non-addressable state was computed here from this position on … */
+    int32_t high;                 /* … up to here at the most */
+    int32_t window_p0, window_p1; /* positions of a window whose import is under way */
+    uint64_t window_taint;        /* what is wrong with it */
+    uint32_t *cells;              /* [i]: the cell of position i */
+    sim_state *attn;              /* [i]: digest of cells [0, i) as attention sees them */
+    sim_state *rec; /* [i]: non-addressable state at i; entries in [floor, n] are what a window still holds */
 };
 
 /* Set by tests from any thread. */
@@ -142,6 +144,11 @@ int hearth_sim_page_import(struct hearth_engine *engine, int32_t seq, int32_t p0
                            size_t len, int32_t page_p0, int32_t page_p1);
 int hearth_sim_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out);
 int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
+int hearth_sim_window_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, struct hearth_buf *out);
+int hearth_sim_window_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                             size_t len, bool first);
+/* Bytes of a piece of a window with so many positions. */
+size_t hearth_sim_window_bytes(const struct sim *sim, int32_t tokens);
 
 /* ---- sampling ---- */
 

@@ -9,6 +9,9 @@
  *   SNAPSHOT         in the sequence.
  *   OPAQUE           in the sequence; cells are counted only.
  *
+ * A sliding window is the sequence's state at each of the last positions. A piece of it holds them from p0 to p1, and
+ * one that does not go on where the piece before it ended, or pieces that are fewer than a token sees, poison it.
+ *
  * Wherever content is wrong, the digest is *poisoned*: it becomes another value, and so does everything computed on top
  * of it. Wrong reuse therefore shows in the output, as it would with a model, and never as an error that costs only
  * recomputation. Misuse that a program can see beforehand (a gap, an incomplete sequence) is an assertion.
@@ -23,7 +26,7 @@
 
 /* ---- blobs ---- */
 
-enum { PAGE_MAGIC = 0x47505348, SNAPSHOT_MAGIC = 0x4E535348 };
+enum { PAGE_MAGIC = 0x47505348, SNAPSHOT_MAGIC = 0x4E535348, WINDOW_MAGIC = 0x4E575348 };
 
 /* A page: head, one record per position, padding to page_bytes_per_token × positions. A snapshot: head, padding. */
 struct blob_head {
@@ -49,6 +52,13 @@ static size_t page_bytes(const struct sim *sim, int64_t tokens) {
 /* Opaque state is a blob of the whole sequence. */
 static size_t snapshot_bytes(const struct sim *sim, int32_t pos) {
     return sim->params.snapshot_bytes + (sim->params.memory_class == HEARTH_ENGINE_OPAQUE ? page_bytes(sim, pos) : 0);
+}
+
+/* Head, the states at p0 … p1, padding. */
+size_t hearth_sim_window_bytes(const struct sim *sim, int32_t tokens) {
+    size_t content = sizeof(struct blob_head) + ((size_t)tokens + 1) * sizeof(sim_state);
+    size_t share = sim->params.snapshot_bytes * (size_t)tokens / sim->params.window_tokens;
+    return content > share ? content : share;
 }
 
 /* Completes a blob that was reserved at `blob`: padding, checksum, head. */
@@ -388,6 +398,10 @@ int hearth_sim_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_
     struct sim *sim = hearth_sim_of(engine);
     const struct sim_seq *s = seq_usable(engine, seq);
     HEARTH_ASSERT(has_rec(sim) && s->complete && s->n == pos);
+    if (sim->params.window_tokens > 0) {
+        int32_t p0 = pos - engine->caps.window_tokens;
+        return hearth_sim_window_export(engine, seq, p0 > 0 ? p0 : 0, pos, out);
+    }
     if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_EXPORT)) {
         return HEARTH_ERR_STATE;
     }
@@ -410,6 +424,10 @@ int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_
     HEARTH_ASSERT(has_rec(sim) && pos > 0 && (uint32_t)pos <= sim->params.ctx_tokens);
     /* With pages, a snapshot completes them; without, it replaces whatever the sequence held. */
     HEARTH_ASSERT(!has_pages(sim) || s->n == pos);
+    if (sim->params.window_tokens > 0) {
+        int32_t p0 = pos - engine->caps.window_tokens;
+        return hearth_sim_window_import(engine, seq, p0 > 0 ? p0 : 0, pos, blob, len, true);
+    }
     struct blob_head head;
     int err = HEARTH_OK;
     if (!has_pages(sim)) {
@@ -434,6 +452,82 @@ int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_
     s->rec[pos] = taint == 0 ? head.state : sim_poison(head.state, taint);
     s->complete = true;
     s->since = s->high = pos;
+    sim->counted.snapshot_imports++;
+    hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
+    return HEARTH_OK;
+}
+
+/* ---- windows ---- */
+
+int hearth_sim_window_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1,
+                             struct hearth_buf *out) {
+    struct sim *sim = hearth_sim_of(engine);
+    const struct sim_seq *s = seq_usable(engine, seq);
+    HEARTH_ASSERT(s->complete && 0 <= p0 && p0 < p1 && p1 <= s->n && p1 - p0 <= engine->caps.window_tokens + 1);
+    const int32_t floor = hearth_sim_seq_rewind_floor(engine, seq, s->n);
+    if (p0 < floor - engine->caps.window_tokens || hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_EXPORT)) {
+        return HEARTH_ERR_STATE;
+    }
+    size_t len = hearth_sim_window_bytes(sim, p1 - p0), states = ((size_t)(p1 - p0) + 1) * sizeof s->rec[0];
+    if (!hearth_buf_reserve(out, len)) {
+        return HEARTH_ERR_NOMEM;
+    }
+    uint8_t *blob = out->data + out->len;
+    struct blob_head head = {
+        .magic = WINDOW_MAGIC, .p0 = p0, .p1 = p1, .records = (uint32_t)(p1 - p0) + 1, .seed = sim->params.seed};
+    memcpy(blob + sizeof head, s->rec + p0, states);
+    blob_seal(blob, len, sizeof head + states, &head);
+    out->len += len;
+    sim->counted.snapshot_exports++;
+    hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
+    return HEARTH_OK;
+}
+
+/* Takes the states at p0 … p1 of a piece, as far as it has them. */
+static void window_attach(struct sim_seq *seq, int32_t p0, int32_t p1, const void *blob, const struct blob_head *head) {
+    for (int32_t pos = p0; pos <= p1; pos++) {
+        sim_state state = 0;
+        if (pos < head->p0 || pos > head->p1) {
+            seq->window_taint |= 1;
+            continue;
+        }
+        memcpy(&state, (const uint8_t *)blob + sizeof *head + (size_t)(pos - head->p0) * sizeof state, sizeof state);
+        if (pos == p0 && p0 > seq->window_p0) {
+            seq->window_taint |= state ^ seq->rec[p0]; /* of another sequence */
+        }
+        seq->rec[pos] = state;
+    }
+}
+
+int hearth_sim_window_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                             size_t len, bool first) {
+    struct sim *sim = hearth_sim_of(engine);
+    struct sim_seq *s = seq_usable(engine, seq);
+    const int32_t window = engine->caps.window_tokens;
+    HEARTH_ASSERT(window > 0 && 0 <= p0 && p0 < p1 && p1 <= s->n && (first || p0 == s->window_p1));
+    struct blob_head head;
+    if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_IMPORT) || !blob_open(blob, len, WINDOW_MAGIC, &head) ||
+        head.records != (uint32_t)(head.p1 - head.p0) + 1 || len != hearth_sim_window_bytes(sim, head.p1 - head.p0)) {
+        seq_empty(sim, s);
+        return HEARTH_ERR_STATE;
+    }
+    HEARTH_ASSERT(p1 == s->n || p1 == head.p1); /* only the last one may be cut */
+    if (first) {
+        s->window_p0 = p0;
+        s->window_taint = 0;
+        s->complete = false;
+    }
+    s->window_taint |= blob_taint(sim, blob, len, &head);
+    window_attach(s, p0, p1, blob, &head);
+    s->window_p1 = p1;
+    if (p1 == s->n) {
+        const bool whole = s->window_p0 == 0 || p1 - s->window_p0 >= window;
+        const uint64_t taint = s->window_taint | (whole ? 0 : 2);
+        s->rec[p1] = taint == 0 ? s->rec[p1] : sim_poison(s->rec[p1], taint);
+        s->complete = true;
+        s->since = s->window_p0 == 0 ? 0 : s->window_p0 + window < p1 ? s->window_p0 + window : p1;
+        s->high = p1;
+    }
     sim->counted.snapshot_imports++;
     hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
     return HEARTH_OK;

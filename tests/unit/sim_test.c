@@ -339,6 +339,74 @@ static void wrong_snapshots(void **state) {
     }
 }
 
+/* "abcdefgh" with a window of four tokens, in pieces of three. */
+static void pieces_of_a_window(void **state) {
+    (void)state;
+    struct hearth_sim_params params;
+    struct hearth_engine *engine;
+    hearth_sim_params_default(&params);
+    params.memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT;
+    params.window_tokens = 4;
+    params.rewind_tokens = 8;
+    assert_int_equal(hearth_sim_create(&params, &engine, NULL), HEARTH_OK);
+    const struct hearth_engine_ops *ops = engine->ops;
+    struct hearth_buf piece[3] = {{0}}, foreign = {0}, whole = {0};
+    assert_int_equal(feed(engine, 0, 0, "abcdefgh"), HEARTH_OK);
+    for (int32_t i = 0; i < 3; i++) {
+        assert_int_equal(ops->window_export(engine, 0, 3 * i, i < 2 ? 3 * i + 3 : 8, &piece[i]), HEARTH_OK);
+    }
+    assert_int_equal(feed(engine, 1, 0, "aXcdefgh"), HEARTH_OK);
+    assert_int_equal(ops->window_export(engine, 1, 3, 6, &foreign), HEARTH_OK);
+    assert_int_equal(ops->snapshot_export(engine, 0, 8, &whole), HEARTH_OK);
+    assert_in_range(whole.len, engine->caps.snapshot_bytes, engine->caps.snapshot_bytes);
+#define IMPORT(p0, p1, blob, first) \
+    assert_int_equal(ops->window_import(engine, 2, p0, p1, (blob).data, (blob).len, first), HEARTH_OK)
+#define PAGES(n)                                                         \
+    do {                                                                 \
+        ops->seq_clear(engine, 2);                                       \
+        assert_int_equal(ops->seq_share(engine, 0, 2, 0, n), HEARTH_OK); \
+    } while (0)
+    PAGES(8);
+    IMPORT(3, 6, piece[1], true);
+    assert_false(holds(engine, 2, "abcdefgh")); /* not complete yet */
+    IMPORT(6, 8, piece[2], false);
+    assert_true(holds(engine, 2, "abcdefgh"));
+    assert_int_equal(ops->seq_rewind_floor(engine, 2, 8), 7); /* 3, and what a token sees before it */
+    assert_int_equal(ops->seq_rewind(engine, 2, 7), HEARTH_OK);
+    assert_int_equal(feed(engine, 2, 7, "X"), HEARTH_OK);
+    assert_true(holds(engine, 2, "abcdefgX"));
+    PAGES(5); /* a prompt that leaves inside of a piece */
+    IMPORT(0, 3, piece[0], true);
+    IMPORT(3, 5, piece[1], false);
+    assert_true(holds(engine, 2, "abcde"));
+    PAGES(8); /* fewer than a token sees */
+    IMPORT(6, 8, piece[2], true);
+    assert_false(holds(engine, 2, "abcdefgh"));
+    PAGES(8);
+    IMPORT(3, 6, foreign, true);
+    IMPORT(6, 8, piece[2], false);
+    assert_false(holds(engine, 2, "abcdefgh"));
+    PAGES(8); /* a piece of other positions */
+    IMPORT(3, 8, piece[2], true);
+    assert_false(holds(engine, 2, "abcdefgh"));
+    PAGES(8); /* the whole window is a piece, too */
+    IMPORT(4, 8, whole, true);
+    assert_true(holds(engine, 2, "abcdefgh"));
+#undef PAGES
+#undef IMPORT
+    struct hearth_buf out = {0};
+    assert_int_equal(feed(engine, 0, 8, "ijklmnop"), HEARTH_OK);
+    assert_int_equal(ops->window_export(engine, 0, 3, 6, &out), HEARTH_ERR_STATE); /* it has left them behind */
+    assert_int_equal(ops->window_export(engine, 0, 4, 7, &out), HEARTH_OK);
+    hearth_buf_finish(&out);
+    for (int i = 0; i < 3; i++) {
+        hearth_buf_finish(&piece[i]);
+    }
+    hearth_buf_finish(&foreign);
+    hearth_buf_finish(&whole);
+    ops->destroy(engine);
+}
+
 /* ---- misuse stops ---- */
 
 static void misuse(void **state) {
@@ -481,7 +549,7 @@ int main(void) {
         cmocka_unit_test(wrong_snapshots),         cmocka_unit_test(misuse),
         cmocka_unit_test(shared_cells_count_once), cmocka_unit_test(clock_adds_costs),
         cmocka_unit_test(faults_repeat),           cmocka_unit_test(creation),
-        cmocka_unit_test(selftest_passes),
+        cmocka_unit_test(selftest_passes),         cmocka_unit_test(pieces_of_a_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
