@@ -245,7 +245,7 @@ static bool add_open(struct reader *r, const json_t *json) {
         struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
         json_int_t head = json_integer_value(json_object_get(json, "head")) / HEARTH_TRACE_BLOCK_TOKENS;
         request->head_blocks = head > 0 && head < request->blocks ? (int32_t)head : 0;
-        request->lasted_us = us_of(json, "api_time");
+        request->lasted_us = time_of(json, "api_time", 1e6);
         end_request(r, json, ids ? "input_length" : "in");
     }
     return ok;
