@@ -253,6 +253,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->live_tokens = receipt->reused_live_tokens;
     report->ram_tokens = receipt->reused_ram_tokens;
     report->disk_tokens = receipt->reused_disk_tokens;
+    report->remote_tokens = receipt->reused_remote_tokens;
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
     report->idle_tokens = hearth_idle_computed(job, receipt);
@@ -307,7 +308,8 @@ static void append_cost(const struct hearth_job *job, const struct hearth_report
     (void)hearth_buf_printf(line,
                             " prompt=%u reused=%u computed=%u generated=%u queue_ms=%.1f prefill_ms=%.1f "
                             "decode_ms=%.1f reason=%s",
-                            report->prompt_tokens, report->live_tokens + report->ram_tokens + report->disk_tokens,
+                            report->prompt_tokens,
+                            report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens,
                             report->computed_tokens, report->generated_tokens, HEARTH_MS(report->queue_us),
                             HEARTH_MS(report->plan_us + report->restore_us + report->prefill_us),
                             HEARTH_MS(report->decode_us), hearth_reason_text(report->reason));

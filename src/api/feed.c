@@ -42,6 +42,7 @@ static const struct {
     NUMBER(prompt_reused_live_tokens),
     NUMBER(prompt_reused_ram_tokens),
     NUMBER(prompt_reused_disk_tokens),
+    NUMBER(prompt_reused_remote_tokens),
     NUMBER(generated_tokens),
     NUMBER(prefill_us),
     NUMBER(decode_us),

@@ -25,11 +25,12 @@ static bool add_warnings(const struct hearth_tally *tally, json_t *json) {
 json_t *hearth_api_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_t *json =
-        json_pack("{s:{s:I, s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
+        json_pack("{s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
                   (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
-                  (json_int_t)receipt->reused_disk_tokens, "computed", (json_int_t)receipt->computed_tokens, "matched",
-                  (json_int_t)receipt->matched_tokens, "queue_ms", hearth_api_json_real(HEARTH_MS(receipt->queue_us)),
-                  "plan_ms", hearth_api_json_real(HEARTH_MS(receipt->plan_us)), "restore_ms",
+                  (json_int_t)receipt->reused_disk_tokens, "remote", (json_int_t)receipt->reused_remote_tokens,
+                  "computed", (json_int_t)receipt->computed_tokens, "matched", (json_int_t)receipt->matched_tokens,
+                  "queue_ms", hearth_api_json_real(HEARTH_MS(receipt->queue_us)), "plan_ms",
+                  hearth_api_json_real(HEARTH_MS(receipt->plan_us)), "restore_ms",
                   hearth_api_json_real(HEARTH_MS(receipt->restore_us)), "prefill_ms",
                   hearth_api_json_real(HEARTH_MS(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
                   "reason_text", hearth_reason_help(receipt->reason));

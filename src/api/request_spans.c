@@ -16,8 +16,8 @@ static char *members(const struct hearth_report *report, int64_t task) {
     json_t *args =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "request", report->id, "task", (json_int_t)task, "prompt",
                   (json_int_t)report->prompt_tokens, "computed", (json_int_t)report->computed_tokens, "reused",
-                  (json_int_t)report->live_tokens + report->ram_tokens + report->disk_tokens, "generated",
-                  (json_int_t)report->generated_tokens, "end", report->end, "class",
+                  (json_int_t)(report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens),
+                  "generated", (json_int_t)report->generated_tokens, "end", report->end, "class",
                   report->request_class != NULL ? report->request_class : "");
     const struct {
         const char *name, *text;

@@ -17,7 +17,8 @@ static void add_generated(const struct hearth_choice *choice, struct hearth_tall
 }
 
 uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt) {
-    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
+    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens +
+           receipt->reused_remote_tokens;
 }
 
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
@@ -49,6 +50,7 @@ void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) 
         sum->reused_live_tokens += receipt->reused_live_tokens;
         sum->reused_ram_tokens += receipt->reused_ram_tokens;
         sum->reused_disk_tokens += receipt->reused_disk_tokens;
+        sum->reused_remote_tokens += receipt->reused_remote_tokens;
         sum->computed_tokens += receipt->computed_tokens;
         sum->matched_tokens += receipt->matched_tokens;
         sum->queue_us += receipt->queue_us;

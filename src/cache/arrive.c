@@ -22,6 +22,7 @@ struct orphan {
     struct orphan *next;     /* in a list of work */
     struct hearth_record *record;
     uint32_t hits;
+    bool remote; /* it is in a store that boxes share */
 };
 
 static void orphan_destroy(struct orphan *orphan) {
@@ -142,6 +143,10 @@ static bool place(struct hearth_cache *cache, const struct orphan *orphan, struc
     }
     *placed =
         record->kind == HEARTH_RECORD_PAGE ? place_page(cache, path, record) : place_snapshot(cache, path, record);
+    struct hearth_cache_item *item = hearth_copy_find(cache, record->name);
+    if (item && item->copy.state == HEARTH_COPY_THERE) {
+        item->copy.remote = orphan->remote;
+    }
     if (*placed && (*placed)->item.hits < orphan->hits) {
         (*placed)->item.hits = orphan->hits;
     }
@@ -169,7 +174,7 @@ static void work_off(struct hearth_cache *cache, struct orphan *work) {
 
 /* ---- entry ---- */
 
-void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits) {
+void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits, bool remote) {
     struct orphan *orphan = sensible(cache, record) ? calloc(1, sizeof *orphan) : NULL;
     if (!orphan) {
         hearth_record_destroy(record);
@@ -177,6 +182,7 @@ void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uin
     }
     orphan->record = record;
     orphan->hits = hits;
+    orphan->remote = remote;
     work_off(cache, orphan);
 }
 

@@ -120,6 +120,7 @@ bool hearth_copy_enter(struct hearth_cache *cache, struct hearth_cache_item *ite
         return false;
     }
     item->copy.state = (uint8_t)state;
+    item->copy.remote = false;
     cache->writing += state == HEARTH_COPY_WRITING;
     return true;
 }

@@ -78,7 +78,7 @@ void hearth_copy_put_snapshot(struct hearth_cache *cache, struct hearth_snapshot
 /* ---- arrive.c ---- */
 
 /* Gives an item its place in the tree, or keeps it until there is one. Takes the record. */
-void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits);
+void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits, bool remote);
 /* The page is new, or has grown: what has waited for it gets its place. */
 void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *page);
 /* As hearth_duplicates_forget(), of the items that wait for this digest. */

@@ -6,6 +6,7 @@
  *     DROPPED    WRITING -> NONE: it is put again after the next capture
  *     READ       the bytes become the blob, if RAM has room; without bytes as LOST
  *     LOST       THERE -> NONE: an item without a blob goes, too, unless something hangs on it
+ *     MOVED      another tier has it: reading it has another price
  *     REMOVED    an item that was put again meanwhile is put once more */
 #include "cache/backing.h"
 
@@ -28,6 +29,7 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
     }
     item->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
     item->fetched = item->blob != NULL;
+    item->fetched_remote = event->remote;
     if (!item->is_snapshot) {
         hearth_cache_item_page(item)->blob_p0 = item->copy.p0;
     }
@@ -49,12 +51,13 @@ static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
     }
 }
 
-static void on_written(struct hearth_cache *cache, struct hearth_cache_item *item) {
+static void on_written(struct hearth_cache *cache, struct hearth_cache_item *item, bool remote) {
     if (item->copy.state != HEARTH_COPY_WRITING) {
         return;
     }
     size_t before = hearth_cache_item_bytes(item);
     item->copy.state = HEARTH_COPY_THERE;
+    item->copy.remote = remote;
     cache->writing--;
     if (!item->is_snapshot) {
         free(hearth_cache_item_page(item)->old);
@@ -119,7 +122,7 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
     switch (event.type) {
     case HEARTH_BACKING_FOUND:
         if (!item) {
-            hearth_arrive(cache, event.record, event.hits);
+            hearth_arrive(cache, event.record, event.hits, event.remote);
             event.record = NULL;
         }
         break;
@@ -131,7 +134,7 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
         break;
     case HEARTH_BACKING_WRITTEN:
         if (item) {
-            on_written(cache, item);
+            on_written(cache, item, event.remote);
         }
         break;
     case HEARTH_BACKING_DROPPED:
@@ -151,6 +154,11 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
         }
         break;
     case HEARTH_BACKING_SOUGHT: cache->sought = event.ticket; break;
+    case HEARTH_BACKING_MOVED:
+        if (item) {
+            item->copy.remote = event.remote;
+        }
+        break;
     }
     hearth_backing_event_finish(&event);
     return true;

@@ -208,6 +208,15 @@ bool hearth_cache_fetching(const struct hearth_plan *plan) {
     return stored && plan->snapshot && plan->snapshot->item.copy.reading;
 }
 
+bool hearth_cache_fetched_remote(const struct hearth_plan *plan) {
+    const struct hearth_cache_item *item = plan->snapshot ? &plan->snapshot->item : NULL;
+    for (size_t i = 0; !item && i < plan->path.n; i++) {
+        const struct hearth_page *page = plan->path.pages[i];
+        item = hearth_path_end(&plan->path, i) >= plan->resume ? &page->item : NULL;
+    }
+    return plan->how == HEARTH_RESUME_STORED && item && item->fetched && item->fetched_remote;
+}
+
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan) {
     bool pages = hearth_caps_has_pages(&cache->engine->caps);
     if (plan->how != HEARTH_RESUME_STORED) {

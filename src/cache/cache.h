@@ -89,6 +89,8 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
 /* True while something that the plan needs has been asked for and has not come. */
 bool hearth_cache_fetching(const struct hearth_plan *plan);
+/* True when the end of what the plan needs was read from a store that boxes share, and not used since. */
+bool hearth_cache_fetched_remote(const struct hearth_plan *plan);
 /* True when nothing of what the plan needs has to be read from the backing tier. */
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan);
 
@@ -98,13 +100,14 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
                                const struct hearth_live *target);
 
 struct hearth_restore {
-    int32_t resumed;        /* the target holds prompt[0, resumed) */
-    int32_t live_tokens;    /* of these, taken from live sequences */
-    int32_t ram_tokens;     /* of these, imported from stored pages (or with a stored snapshot) */
-    int32_t backing_tokens; /* likewise, read from the backing tier for it */
-    bool failed;            /* state could not be restored: it was dropped, the target is empty; plan again */
-    bool no_cells;          /* the KV cache is full: the target is empty; free cells and plan again */
-    int64_t us;             /* how long it took, by the engine's clock */
+    int32_t resumed;       /* the target holds prompt[0, resumed) */
+    int32_t live_tokens;   /* of these, taken from live sequences */
+    int32_t ram_tokens;    /* of these, imported from stored pages (or with a stored snapshot) */
+    int32_t disk_tokens;   /* likewise, read from disk for it */
+    int32_t remote_tokens; /* likewise, read from a store that boxes share */
+    bool failed;           /* state could not be restored: it was dropped, the target is empty; plan again */
+    bool no_cells;         /* the KV cache is full: the target is empty; free cells and plan again */
+    int64_t us;            /* how long it took, by the engine's clock */
 };
 
 /* Carries a plan out, waiting for what has to be read: page k + 1 is read while page k is imported. The target's

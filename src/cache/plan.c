@@ -40,13 +40,15 @@ static double page_us(const struct hearth_plan_input *in, const struct hearth_pa
     if (page->item.blob || page->item.copy.state != HEARTH_COPY_THERE) {
         return hearth_costs_restore_us(in->costs, (size_t)page->len * in->caps->page_bytes_per_token, 1);
     }
-    return hearth_costs_backing_us(
-        in->costs, (size_t)(page->p0 + page->len - page->item.copy.p0) * in->caps->page_bytes_per_token, 1);
+    return hearth_costs_backing_us(in->costs, page->item.copy.remote,
+                                   (size_t)(page->p0 + page->len - page->item.copy.p0) * in->caps->page_bytes_per_token,
+                                   1);
 }
 
 static double stored_snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
-    return snapshot->item.blob ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
-                               : hearth_costs_backing_us(in->costs, in->caps->snapshot_bytes, 1);
+    return snapshot->item.blob
+               ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
+               : hearth_costs_backing_us(in->costs, snapshot->item.copy.remote, in->caps->snapshot_bytes, 1);
 }
 
 /* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */

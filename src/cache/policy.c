@@ -19,7 +19,7 @@ static const double reuse_superseded = 0.2;
 /* What keeping an item in RAM saves when it is used again: computing it, or reading it. */
 static double saved_us(const struct hearth_policy_item *item, const struct hearth_costs *costs) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
-    double backing_us = hearth_costs_backing_us(costs, item->bytes, 1);
+    double backing_us = hearth_costs_backing_us(costs, item->remote, item->bytes, 1);
     if (item->copied && backing_us < again_us) {
         again_us = backing_us;
     }
@@ -57,7 +57,8 @@ void hearth_costs_init(struct hearth_costs *costs) {
                                    .import_us_per_byte = 1.0 / 2000,
                                    .import_us = 50,
                                    .backing_us_per_byte = 1.0 / 500,
-                                   .backing_us = 200};
+                                   .backing_us = 200,
+                                   .remote_us_per_byte = 1.0 / 500};
 }
 
 void hearth_costs_learn(double *cost, double sample) {

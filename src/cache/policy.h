@@ -32,6 +32,7 @@ struct hearth_costs {
     double import_us;           /* per page or snapshot */
     double backing_us_per_byte; /* reading from the backing tier, which overlaps with importing */
     double backing_us;          /* likewise, per page or snapshot */
+    double remote_us_per_byte;  /* as backing_us_per_byte, from a store that boxes share */
 };
 
 /* What a policy may know about an item. */
@@ -45,6 +46,7 @@ struct hearth_policy_item {
     int64_t used_us; /* when it was used last, by the engine's clock */
     int32_t pos;     /* where it ends */
     bool copied;     /* there is a copy in the backing tier: what keeping it saves is the reading */
+    bool remote;     /* and it is in a store that boxes share */
 };
 
 /* A number for an item, from what is known of it and `x`. Pure. */
@@ -73,8 +75,10 @@ static inline double hearth_costs_restore_us(const struct hearth_costs *costs, s
     return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
 }
 /* Likewise of what is in the backing tier. */
-static inline double hearth_costs_backing_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
-    double read_us = (double)bytes * costs->backing_us_per_byte + (double)pieces * costs->backing_us;
+static inline double hearth_costs_backing_us(const struct hearth_costs *costs, bool remote, size_t bytes,
+                                             size_t pieces) {
+    double us_per_byte = remote ? costs->remote_us_per_byte : costs->backing_us_per_byte;
+    double read_us = (double)bytes * us_per_byte + (double)pieces * costs->backing_us;
     double import_us = hearth_costs_restore_us(costs, bytes, pieces);
     return read_us > import_us ? read_us : import_us;
 }

@@ -28,15 +28,15 @@ const char *hearth_reason_text(enum hearth_reason reason);
 const char *hearth_reason_help(enum hearth_reason reason);
 
 /* Why a request waited before its prompt was computed, or in the middle of that, or of its reply. */
-#define HEARTH_WAIT_TABLE(X)                                                         \
-    X(LANE, "lane", "all lanes were busy")                                           \
-    X(BATCH, "batch", "a lane was free, and other requests' batch had to end first") \
-    X(PREFIX, "prefix", "another request computed the same beginning")               \
-    X(CELLS, "cells", "the KV cache had no cells left")                              \
-    X(DISK, "disk", "its state was read from disk")                                  \
-    X(SCAN, "scan", "the server had just started, and still looked what disk had")   \
-    X(STORE, "store", "the store that boxes share was asked what it has")            \
-    X(PREEMPTED, "preempted", "another request took its lane")                       \
+#define HEARTH_WAIT_TABLE(X)                                                                    \
+    X(LANE, "lane", "all lanes were busy")                                                      \
+    X(BATCH, "batch", "a lane was free, and other requests' batch had to end first")            \
+    X(PREFIX, "prefix", "another request computed the same beginning")                          \
+    X(CELLS, "cells", "the KV cache had no cells left")                                         \
+    X(DISK, "disk", "its state was read from disk")                                             \
+    X(SCAN, "scan", "the server had just started, and still looked what disk had")              \
+    X(STORE, "store", "the store that boxes share was asked, or its state was read from there") \
+    X(PREEMPTED, "preempted", "another request took its lane")                                  \
     X(WORKER, "worker", "all threads that prepare requests were busy")
 
 enum hearth_wait {
@@ -49,12 +49,14 @@ enum hearth_wait {
 const char *hearth_wait_text(enum hearth_wait wait);
 const char *hearth_wait_help(enum hearth_wait wait);
 
-/* Units: tokens and microseconds. prompt = reused_live + reused_ram + reused_disk + computed. */
+/* Units: tokens and microseconds. prompt = reused_live + reused_ram + reused_disk +
+ * reused_remote + computed. */
 struct hearth_receipt {
     uint32_t prompt_tokens;
     uint32_t reused_live_tokens;
     uint32_t reused_ram_tokens;
     uint32_t reused_disk_tokens;
+    uint32_t reused_remote_tokens; /* from the store that boxes share */
     uint32_t computed_tokens;
     uint32_t matched_tokens;            /* longest known prefix, whether or not its state could be used */
     int64_t queue_us;                   /* without a lane, before the first token: the waits until then together */

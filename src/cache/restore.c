@@ -21,11 +21,12 @@ struct restore {
     struct hearth_cache *cache;
     const struct hearth_plan *plan;
     struct hearth_live *target;
-    struct hearth_live *source; /* NULL when nothing live is used */
-    size_t bytes;               /* imported */
-    size_t backing_bytes;       /* of these, read from the backing tier */
-    int32_t backing_tokens;
+    struct hearth_live *source;      /* NULL when nothing live is used */
+    size_t bytes;                    /* imported */
+    size_t disk_bytes, remote_bytes; /* of these, read from the backing tier */
+    int32_t disk_tokens, remote_tokens;
     bool waited;                  /* for some of it: it was not read before */
+    bool waits_remote;            /* what it waited for last is in a store that boxes share */
     struct hearth_page *bad_page; /* what to drop after a failure */
     bool bad_snapshot;            /* likewise, the plan's */
 };
@@ -51,6 +52,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
         }
         r->waited = true;
+        r->waits_remote = item->copy.remote;
         if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US)) {
             return HEARTH_ERR_IO;
         }
@@ -79,6 +81,13 @@ static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, c
     }
     r->bytes += *len;
     return err;
+}
+
+/* An item was used for the first time since it was read. */
+static void count_fetched(struct restore *r, struct hearth_cache_item *item, size_t bytes, int32_t tokens) {
+    *(item->fetched_remote ? &r->remote_bytes : &r->disk_bytes) += bytes;
+    *(item->fetched_remote ? &r->remote_tokens : &r->disk_tokens) += tokens;
+    item->fetched = false;
 }
 
 static int import_pages(struct restore *r) {
@@ -111,9 +120,7 @@ static int import_pages(struct restore *r) {
             return err;
         }
         if (page->item.fetched) {
-            r->backing_bytes += len;
-            r->backing_tokens += end - at;
-            page->item.fetched = false;
+            count_fetched(r, &page->item, len, end - at);
         }
         at = end;
     }
@@ -126,7 +133,6 @@ static int import_snapshot(struct restore *r, const struct hearth_blob *blob, bo
     const void *bytes;
     size_t len = 0;
     int err = view(r, blob, fresh, &bytes, &len);
-    r->backing_bytes += fresh ? len : 0;
     return err ? err : cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
 }
 
@@ -166,11 +172,10 @@ static int import_stored_snapshot(struct restore *r) {
     }
     if (err) {
         r->bad_snapshot = true;
-    } else if (snapshot->item.fetched && !hearth_caps_has_pages(&r->cache->engine->caps)) {
-        r->backing_tokens = r->plan->resume;
-    }
-    if (!err) {
-        snapshot->item.fetched = false;
+    } else if (snapshot->item.fetched) {
+        size_t len;
+        (void)hearth_blob_data(snapshot->item.blob, &len);
+        count_fetched(r, &snapshot->item, len, hearth_caps_has_pages(&r->cache->engine->caps) ? 0 : r->plan->resume);
     }
     return err;
 }
@@ -243,7 +248,8 @@ static void let_go(struct restore *r, int err) {
         hearth_cache_store_drop_snapshot(cache, snapshot);
     }
     if (err == HEARTH_ERR_IO) {
-        cache->costs.backing_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
+        /* it did not come in time: computing is likely to be faster */
+        *(r->waits_remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte) *= 8;
     }
     if (err) {
         hearth_cache_store_shrink(cache);
@@ -268,8 +274,10 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    if (r->waited && r->backing_bytes > 0) {
-        hearth_costs_learn(&cache->costs.backing_us_per_byte, (double)us / (double)r->backing_bytes);
+    const bool remote = r->remote_bytes > r->disk_bytes;
+    if (r->waited && r->disk_bytes + r->remote_bytes > 0) {
+        hearth_costs_learn(remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte,
+                           (double)us / (double)(r->disk_bytes + r->remote_bytes));
     } else if (r->bytes > 0) {
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
     }
@@ -335,8 +343,9 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
-    result->backing_tokens = r.backing_tokens;
-    result->ram_tokens = plan->resume - result->live_tokens - result->backing_tokens;
+    result->disk_tokens = r.disk_tokens;
+    result->remote_tokens = r.remote_tokens;
+    result->ram_tokens = plan->resume - result->live_tokens - r.disk_tokens - r.remote_tokens;
     touch(cache, &plan->path, plan->resume);
     hearth_cache_store_shrink(cache);
 }

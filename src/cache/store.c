@@ -75,7 +75,8 @@ static struct hearth_policy_item known_of(const struct hearth_cache_item *item) 
                                        .hits = item->hits + 1,
                                        .bytes = hearth_cache_item_bytes(item),
                                        .used_us = item->used_us,
-                                       .copied = item->copy.state == HEARTH_COPY_THERE};
+                                       .copied = item->copy.state == HEARTH_COPY_THERE,
+                                       .remote = item->copy.remote};
     if (item->is_snapshot) {
         const struct hearth_snapshot *snapshot = hearth_cache_item_snapshot(item);
         known.kind = snapshot->kind;

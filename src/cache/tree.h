@@ -48,6 +48,7 @@ struct hearth_copy {
     int32_t p0;              /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
     uint8_t state;           /* enum hearth_copy_state */
     bool reading;            /* was asked for and has not come */
+    bool remote;             /* a read would come from a store that boxes share */
 };
 
 /* For how long an item stays in RAM while anything else can go (cache/store.c). */
@@ -67,6 +68,7 @@ struct hearth_cache_item {
     uint32_t pins;            /* users that need it now: a restore, a capture */
     bool is_snapshot;         /* what it is a member of */
     bool fetched;             /* the blob was read from the copy and has not been used since */
+    bool fetched_remote;      /* and that from a store that boxes share */
     struct hearth_copy copy;
     struct hearth_lease lease;
     uint64_t used; /* when a prompt or a capture last had to do with it: the tree's `now` */

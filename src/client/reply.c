@@ -120,11 +120,12 @@ static bool number(const json_t *object, const char *name, double *out) {
 bool hearth_client_reply_status(const struct client_reply *reply, int64_t begun_us, const char *session,
                                 struct hearth_buf *out) {
     const json_t *reused = json_object_get(reply->receipt, "reused");
-    double live, ram, disk, computed, n, per_second;
+    double live, ram, disk, remote, computed, n, per_second;
     bool ok = true;
     const size_t empty = out->len;
     if (number(reused, "live", &live) && number(reused, "ram", &ram) && number(reused, "disk", &disk)) {
-        ok = hearth_buf_printf(out, "reused %s", hearth_show_count((uint64_t)(live + ram + disk)).text);
+        const double far = number(reused, "remote", &remote) ? remote : 0; /* of a server that knows it */
+        ok = hearth_buf_printf(out, "reused %s", hearth_show_count((uint64_t)(live + ram + disk + far)).text);
     }
     if (ok && number(reply->receipt, "computed", &computed)) {
         ok = hearth_buf_printf(out, "%scomputed %s", out->len > empty ? " · " : "",

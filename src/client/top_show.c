@@ -29,8 +29,8 @@ static double seconds_between(const struct top_sample *before, const struct top_
     return before && now->at_us > before->at_us ? (double)(now->at_us - before->at_us) / 1e6 : NAN;
 }
 
-static double reused_of(double live, double ram, double disk) {
-    return live + (isnan(ram) ? 0 : ram) + (isnan(disk) ? 0 : disk);
+static double reused_of(double live, double ram, double disk, double remote) {
+    return live + (isnan(ram) ? 0 : ram) + (isnan(disk) ? 0 : disk) + (isnan(remote) ? 0 : remote);
 }
 
 static double share(double some, double all) {
@@ -57,11 +57,12 @@ static void print_prompts(struct top_line *line, const struct top_sample *before
     const double computed = metric(now, "prompt_computed_tokens_total");
     const double reused =
         reused_of(metric(now, "prompt_reused_live_tokens_total"), metric(now, "prompt_reused_ram_tokens_total"),
-                  metric(now, "prompt_reused_disk_tokens_total"));
+                  metric(now, "prompt_reused_disk_tokens_total"), metric(now, "prompt_reused_remote_tokens_total"));
     const double computed_now = growth(before, now, "prompt_computed_tokens_total");
     const double reused_now = reused_of(growth(before, now, "prompt_reused_live_tokens_total"),
                                         growth(before, now, "prompt_reused_ram_tokens_total"),
-                                        growth(before, now, "prompt_reused_disk_tokens_total"));
+                                        growth(before, now, "prompt_reused_disk_tokens_total"),
+                                        growth(before, now, "prompt_reused_remote_tokens_total"));
     hearth_client_top_part(line, "prompts   %s tokens reused (%s), %s computed", show_count(reused),
                            show_percent(share(reused, reused + computed)), show_count(computed));
     if (!isnan(computed_now)) {
@@ -201,7 +202,8 @@ static json_t *interval_json(const struct top_sample *before, const struct top_s
                      real(growth(before, now, "prompt_computed_tokens_total")), "prompt_reused_tokens",
                      real(reused_of(growth(before, now, "prompt_reused_live_tokens_total"),
                                     growth(before, now, "prompt_reused_ram_tokens_total"),
-                                    growth(before, now, "prompt_reused_disk_tokens_total"))),
+                                    growth(before, now, "prompt_reused_disk_tokens_total"),
+                                    growth(before, now, "prompt_reused_remote_tokens_total"))),
                      "generated_tokens", real(growth(before, now, "generated_tokens_total")),
                      "generated_tokens_per_second", real(growth(before, now, "generated_tokens_total") / seconds));
 }

@@ -169,6 +169,11 @@ static void print_details(const json_t *request) {
                  {"unread", "of the reply's time, waiting for the client to take it"}};
     const json_t *divergence = json_object_get(request, "divergence");
     const json_t *reused = json_object_get(json_object_get(request, "tokens"), "reused");
+    char remote[48] = "";
+    if (json_integer_value(json_object_get(reused, "remote")) > 0) {
+        (void)snprintf(remote, sizeof remote, ", %lld from the shared store",
+                       json_integer_value(json_object_get(reused, "remote")));
+    }
     print_request(request);
     (void)printf("\n%s %s, %s, key %s, class %s, model %s, status %d, end %s%s%s\n", text_of(request, "method"),
                  text_of(request, "endpoint"), text_of(request, "at"),
@@ -176,12 +181,12 @@ static void print_details(const json_t *request) {
                  text_of(request, "model"), (int)json_integer_value(json_object_get(request, "status")),
                  text_of(request, "end"), *text_of(request, "trace") != '\0' ? ", trace " : "",
                  text_of(request, "trace"));
-    (void)printf(
-        "tokens: %.0f in the prompt; reused %lld live, %lld from RAM, %lld from disk; %.0f computed; %.0f in the "
-        "reply\n",
-        number_of(request, "tokens", "prompt"), json_integer_value(json_object_get(reused, "live")),
-        json_integer_value(json_object_get(reused, "ram")), json_integer_value(json_object_get(reused, "disk")),
-        number_of(request, "tokens", "computed"), number_of(request, "tokens", "generated"));
+    (void)printf("tokens: %.0f in the prompt; reused %lld live, %lld from RAM, %lld from disk%s; %.0f computed; "
+                 "%.0f in the reply\n",
+                 number_of(request, "tokens", "prompt"), json_integer_value(json_object_get(reused, "live")),
+                 json_integer_value(json_object_get(reused, "ram")),
+                 json_integer_value(json_object_get(reused, "disk")), remote, number_of(request, "tokens", "computed"),
+                 number_of(request, "tokens", "generated"));
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         if (number_of(request, "ms", times[i].name) >= 1) {
             (void)printf("%12.1f ms  %s\n", number_of(request, "ms", times[i].name), times[i].text);

@@ -29,7 +29,7 @@ void hearth_figures_add(struct hearth_figures *figures, const struct hearth_repo
     }
     hearth_histogram_add(&figures->queue, report->queue_us);
     hearth_histogram_add(&figures->prefill, report->prefill_us);
-    if (report->ram_tokens + report->disk_tokens > 0) {
+    if (report->ram_tokens + report->disk_tokens + report->remote_tokens > 0) {
         hearth_histogram_add(&figures->restore, report->restore_us);
     }
     figures->requests[request_class][report->reason]++;

@@ -22,11 +22,12 @@ static json_t *text_or_null(const char *text) {
 static json_t *tokens_json(const struct hearth_report *report) {
     const uint32_t known = hearth_report_known(report);
     const json_int_t fresh = report->prompt_tokens > known ? report->prompt_tokens - known : 0;
-    return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}, s:I, s:I, s:I, s:I}", "prompt", (json_int_t)report->prompt_tokens,
-                     "new", fresh, "reused", "live", (json_int_t)report->live_tokens, "ram",
-                     (json_int_t)report->ram_tokens, "disk", (json_int_t)report->disk_tokens, "computed",
-                     (json_int_t)report->computed_tokens, "idle", (json_int_t)report->idle_tokens, "matched",
-                     (json_int_t)report->matched_tokens, "generated", (json_int_t)report->generated_tokens);
+    return json_pack("{s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:I}", "prompt",
+                     (json_int_t)report->prompt_tokens, "new", fresh, "reused", "live", (json_int_t)report->live_tokens,
+                     "ram", (json_int_t)report->ram_tokens, "disk", (json_int_t)report->disk_tokens, "remote",
+                     (json_int_t)report->remote_tokens, "computed", (json_int_t)report->computed_tokens, "idle",
+                     (json_int_t)report->idle_tokens, "matched", (json_int_t)report->matched_tokens, "generated",
+                     (json_int_t)report->generated_tokens);
 }
 
 static json_t *times_json(const struct hearth_report *report) {

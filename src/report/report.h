@@ -47,7 +47,7 @@ struct hearth_report {
     int64_t at_ms;             /* its arrival, since 1970 */
     int status;
     bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
-    uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, computed_tokens, matched_tokens;
+    uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, remote_tokens, computed_tokens, matched_tokens;
     uint32_t replies;        /* that its history has, of this server or not */
     uint32_t sampled_tokens; /* in its beginning, of replies of this server */
     uint32_t known_tokens;   /* of its beginning, by the transcripts: computed before, or only counted */

@@ -124,7 +124,7 @@ static double token_us(const struct hearth_report *report) {
 }
 
 static uint32_t reused(const struct hearth_report *report) {
-    return report->live_tokens + report->ram_tokens + report->disk_tokens;
+    return report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens;
 }
 
 /* The new verdict, to be given its text; NULL: there is no room. */
@@ -450,6 +450,16 @@ static void say_wait(const struct hearth_report *report, enum hearth_wait wait, 
         (void)snprintf(to->text, sizeof to->text, "reading the state of %s tokens from disk took %s",
                        count(report->disk_tokens, tokens), time);
         break;
+    case HEARTH_WAIT_STORE:
+        if (report->remote_tokens > 0) {
+            (void)snprintf(to->text, sizeof to->text,
+                           "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
+                           count(report->remote_tokens, tokens), time);
+        } else {
+            (void)snprintf(to->text, sizeof to->text, "it waited %s for the store that boxes share, which had nothing",
+                           time);
+        }
+        break;
     case HEARTH_WAIT_PREEMPTED:
         (void)snprintf(to->text, sizeof to->text, "it was preempted %u time%s, for %s together", report->preemptions,
                        report->preemptions == 1 ? "" : "s", time);
@@ -470,7 +480,8 @@ static void judge_waits(struct judge *judge) {
         if (wait == HEARTH_WAIT_BATCH) {
             continue; /* it belongs to what is computed beside it */
         }
-        if (wait == HEARTH_WAIT_DISK && report->disk_tokens > 0) {
+        const bool far = report->remote_tokens > report->disk_tokens;
+        if (wait == (far ? HEARTH_WAIT_STORE : HEARTH_WAIT_DISK) && report->disk_tokens + report->remote_tokens > 0) {
             us += report->restore_us;
         }
         struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);

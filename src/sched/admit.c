@@ -192,7 +192,12 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
-    receipt->reused_disk_tokens = (uint32_t)restored->backing_tokens;
+    receipt->reused_disk_tokens = (uint32_t)restored->disk_tokens;
+    receipt->reused_remote_tokens = (uint32_t)restored->remote_tokens;
+    if (restored->remote_tokens > restored->disk_tokens) { /* what it waited for was the store */
+        receipt->wait_us[HEARTH_WAIT_STORE] += receipt->wait_us[HEARTH_WAIT_DISK];
+        receipt->wait_us[HEARTH_WAIT_DISK] = 0;
+    }
     receipt->computed_tokens = receipt->prompt_tokens - (uint32_t)restored->resumed;
     receipt->matched_tokens = (uint32_t)plan->matched;
     if (receipt->reason != HEARTH_REASON_RESTORE_FAILED) {
@@ -207,6 +212,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
     service->counters.prompt_reused_disk_tokens += receipt->reused_disk_tokens;
+    service->counters.prompt_reused_remote_tokens += receipt->reused_remote_tokens;
     service->counters.prompt_computed_tokens += receipt->computed_tokens;
 }
 
@@ -344,9 +350,10 @@ static void end_prefetch(struct hearth_service *service, struct hearth_task *tas
     }
     pin(service, task);
     if (!task->admitted) {
-        uint32_t *where = plan->how != HEARTH_RESUME_STORED ? &event->receipt.reused_live_tokens
-                          : task->fetch_us > 0              ? &event->receipt.reused_disk_tokens
-                                                            : &event->receipt.reused_ram_tokens;
+        uint32_t *where = plan->how != HEARTH_RESUME_STORED   ? &event->receipt.reused_live_tokens
+                          : task->fetch_us == 0               ? &event->receipt.reused_ram_tokens
+                          : hearth_cache_fetched_remote(plan) ? &event->receipt.reused_remote_tokens
+                                                              : &event->receipt.reused_disk_tokens;
         *where = (uint32_t)reused;
         event->receipt.matched_tokens = (uint32_t)reused;
     }

@@ -279,42 +279,43 @@ struct hearth_waiting_info {
 
 /* Monotonic counters (suffix _total in /metrics) and gauges; name, kind, help. All uint64_t, so that any thread can
  * read them without a lock. */
-#define HEARTH_SERVICE_STATS_TABLE(X)                                                   \
-    X(requests, counter, "Requests accepted")                                           \
-    X(requests_done, counter, "Requests that ended with a reply")                       \
-    X(requests_failed, counter, "Requests that failed")                                 \
-    X(requests_cancelled, counter, "Requests whose client went away")                   \
-    X(prompt_tokens, counter, "Prompt tokens received")                                 \
-    X(prompt_computed_tokens, counter, "Prompt tokens computed")                        \
-    X(idle_tokens, counter, "Prompt tokens computed ahead in idle time")                \
-    X(idle_us, counter, "Microseconds spent computing them")                            \
-    X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")   \
-    X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")             \
-    X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")           \
-    X(generated_tokens, counter, "Tokens sampled")                                      \
-    X(prefill_us, counter, "Microseconds spent in steps that prefilled")                \
-    X(decode_us, counter, "Microseconds spent in steps that only decoded")              \
-    X(restore_us, counter, "Microseconds spent restoring state")                        \
-    X(capture_us, counter, "Microseconds spent capturing state")                        \
-    X(sample_us, counter, "Microseconds spent choosing tokens and delivering them")     \
-    X(sched_us, counter, "Microseconds of the service's thread that are none of these") \
-    X(drafted_tokens, counter, "Tokens guessed ahead")                                  \
-    X(accepted_tokens, counter, "Of these, tokens that were kept")                      \
-    X(requests_refused, counter, "Requests refused because too many waited")            \
-    X(requests_late, counter, "Requests that their deadline ended")                     \
-    X(steps, counter, "Batches computed")                                               \
-    X(preemptions, counter, "Requests preempted because the KV cache was full")         \
-    X(yields, counter, "Requests preempted for one that mattered more")                 \
-    X(forgets, counter, "Conversations forgotten")                                      \
-    X(restore_failures, counter, "Restores that failed and were recomputed")            \
-    X(pages, gauge, "Pages stored")                                                     \
-    X(page_bytes, gauge, "Bytes of pages in RAM")                                       \
-    X(snapshots, gauge, "Snapshots stored")                                             \
-    X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                               \
-    X(pinned_bytes, gauge, "Bytes in RAM that are pinned")                              \
-    X(evicted_pages, counter, "Pages evicted")                                          \
-    X(evicted_snapshots, counter, "Snapshots evicted")                                  \
-    X(queued, gauge, "Requests that wait for a lane")                                   \
+#define HEARTH_SERVICE_STATS_TABLE(X)                                                     \
+    X(requests, counter, "Requests accepted")                                             \
+    X(requests_done, counter, "Requests that ended with a reply")                         \
+    X(requests_failed, counter, "Requests that failed")                                   \
+    X(requests_cancelled, counter, "Requests whose client went away")                     \
+    X(prompt_tokens, counter, "Prompt tokens received")                                   \
+    X(prompt_computed_tokens, counter, "Prompt tokens computed")                          \
+    X(idle_tokens, counter, "Prompt tokens computed ahead in idle time")                  \
+    X(idle_us, counter, "Microseconds spent computing them")                              \
+    X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")     \
+    X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")               \
+    X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")             \
+    X(prompt_reused_remote_tokens, counter, "Prompt tokens restored from a shared store") \
+    X(generated_tokens, counter, "Tokens sampled")                                        \
+    X(prefill_us, counter, "Microseconds spent in steps that prefilled")                  \
+    X(decode_us, counter, "Microseconds spent in steps that only decoded")                \
+    X(restore_us, counter, "Microseconds spent restoring state")                          \
+    X(capture_us, counter, "Microseconds spent capturing state")                          \
+    X(sample_us, counter, "Microseconds spent choosing tokens and delivering them")       \
+    X(sched_us, counter, "Microseconds of the service's thread that are none of these")   \
+    X(drafted_tokens, counter, "Tokens guessed ahead")                                    \
+    X(accepted_tokens, counter, "Of these, tokens that were kept")                        \
+    X(requests_refused, counter, "Requests refused because too many waited")              \
+    X(requests_late, counter, "Requests that their deadline ended")                       \
+    X(steps, counter, "Batches computed")                                                 \
+    X(preemptions, counter, "Requests preempted because the KV cache was full")           \
+    X(yields, counter, "Requests preempted for one that mattered more")                   \
+    X(forgets, counter, "Conversations forgotten")                                        \
+    X(restore_failures, counter, "Restores that failed and were recomputed")              \
+    X(pages, gauge, "Pages stored")                                                       \
+    X(page_bytes, gauge, "Bytes of pages in RAM")                                         \
+    X(snapshots, gauge, "Snapshots stored")                                               \
+    X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                                 \
+    X(pinned_bytes, gauge, "Bytes in RAM that are pinned")                                \
+    X(evicted_pages, counter, "Pages evicted")                                            \
+    X(evicted_snapshots, counter, "Snapshots evicted")                                    \
+    X(queued, gauge, "Requests that wait for a lane")                                     \
     X(lanes_busy, gauge, "Lanes with a request")
 
 struct hearth_service_stats {

@@ -40,7 +40,8 @@ void hearth_service_restore_span(int lane, const struct hearth_restore *restored
                                           .ended_us = hearth_clock_us(),
                                           .args = {{"live", (int64_t)restored->live_tokens},
                                                    {"ram", (int64_t)restored->ram_tokens},
-                                                   {"disk", (int64_t)restored->backing_tokens}}});
+                                                   {"disk", (int64_t)restored->disk_tokens},
+                                                   {"remote", (int64_t)restored->remote_tokens}}});
 }
 
 void hearth_service_lane_span(const struct hearth_task *task) {

@@ -41,8 +41,8 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     info.generated_tokens = task->generated;
     info.drafted_tokens = task->spec.drafted;
     info.accepted_tokens = task->spec.accepted;
-    info.reused_tokens =
-        task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens + task->receipt.reused_disk_tokens;
+    info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
+                         task->receipt.reused_disk_tokens + task->receipt.reused_remote_tokens;
     if (info.reused_tokens > (uint32_t)lane->begun) {
         info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was preempted */
     }

@@ -27,6 +27,7 @@ enum hearth_backing_event_type {
     HEARTH_BACKING_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
     HEARTH_BACKING_SCANNED, /* everything that was there at the start has been told */
     HEARTH_BACKING_SOUGHT,  /* the answer to seek(): what there is has been told as FOUND */
+    HEARTH_BACKING_MOVED,   /* an item that was told of would be read from elsewhere now: `remote` */
 };
 
 struct hearth_backing_event {
@@ -36,6 +37,7 @@ struct hearth_backing_event {
     struct hearth_record *record; /* FOUND */
     uint32_t hits;                /* FOUND: how often it was used, as far as that is known */
     bool superseded;              /* FOUND: as hearth_backing_touch has it */
+    bool remote;                  /* FOUND, WRITTEN, READ, MOVED: in a store that boxes share, and not on disk */
     struct hearth_buf bytes;      /* READ: verified, decoded state */
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
     int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM.

@@ -2,6 +2,7 @@
  *
  *     FOUND      from either; told once
  *     LOST       told when neither has it any more
+ *     MOVED      told when the near one gets what only the far one had, or loses what the far one has
  *     put        to both: WRITTEN when the first has written it, DROPPED when neither has
  *     get        from the near tier, else from the far one; what one cannot read is asked of the other
  *     remove     from both: REMOVED when both have answered, with the worse answer
@@ -151,25 +152,40 @@ static bool layered_remove(struct hearth_backing *backing, struct hearth_digest 
 
 /* ---- events: false: the cache is not told ---- */
 
-static bool on_found(struct layered *layered, int tier, struct hearth_digest name) {
-    struct layered_item *item = item_of(layered, name);
+static void becomes_moved(struct hearth_backing_event *event, const struct layered_item *item) {
+    const struct hearth_digest name = event->name;
+    hearth_backing_event_finish(event);
+    *event = (struct hearth_backing_event){.type = HEARTH_BACKING_MOVED, .name = name, .remote = !item->there[NEAR]};
+}
+
+static bool on_found(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    struct layered_item *item = item_of(layered, event->name);
     if (!item) {
         return true;
     }
-    const bool first = !item->there[NEAR] && !item->there[FAR];
+    const bool first = !item->there[NEAR] && !item->there[FAR], near = item->there[NEAR];
     item->there[tier] = true;
+    event->remote = !item->there[NEAR];
+    if (tier == NEAR && !first && !near) {
+        becomes_moved(event, item);
+        return true;
+    }
     return first || tier == FAR; /* what was sought is told again: the cache may have forgotten it */
 }
 
-static bool on_lost(struct layered *layered, int tier, struct hearth_digest name) {
-    struct layered_item *item = find(layered, name);
+static bool on_lost(struct layered *layered, int tier, struct hearth_backing_event *event) {
+    struct layered_item *item = find(layered, event->name);
     if (!item) {
         return true;
     }
+    const bool moves = tier == NEAR && item->there[NEAR] && item->there[FAR];
     item->there[tier] = false;
     const bool lost = !item->there[NEAR] && !item->there[FAR];
+    if (moves) {
+        becomes_moved(event, item);
+    }
     release(layered, item);
-    return lost;
+    return lost || moves;
 }
 
 static bool on_put(struct layered *layered, int tier, struct hearth_backing_event *event) {
@@ -179,11 +195,16 @@ static bool on_put(struct layered *layered, int tier, struct hearth_backing_even
     }
     item->writing = item->writing > 0 ? item->writing - 1 : 0;
     const bool written = event->type == HEARTH_BACKING_WRITTEN;
+    const bool moves = item->told && written && tier == NEAR && !item->there[NEAR];
     item->there[tier] = item->there[tier] || written;
     const bool tell = !item->told && (written || item->writing == 0);
     item->told = item->told || tell;
+    event->remote = !item->there[NEAR];
+    if (moves) {
+        becomes_moved(event, item);
+    }
     release(layered, item);
-    return tell;
+    return tell || moves;
 }
 
 static bool on_read(struct layered *layered, int tier, struct hearth_backing_event *event) {
@@ -221,14 +242,15 @@ static bool on_removed(struct layered *layered, int tier, struct hearth_backing_
 
 static bool passes(struct layered *layered, int tier, struct hearth_backing_event *event) {
     switch (event->type) {
-    case HEARTH_BACKING_FOUND: return on_found(layered, tier, event->name);
-    case HEARTH_BACKING_LOST: return on_lost(layered, tier, event->name);
+    case HEARTH_BACKING_FOUND: return on_found(layered, tier, event);
+    case HEARTH_BACKING_LOST: return on_lost(layered, tier, event);
     case HEARTH_BACKING_WRITTEN:
     case HEARTH_BACKING_DROPPED: return on_put(layered, tier, event);
     case HEARTH_BACKING_READ: return on_read(layered, tier, event);
     case HEARTH_BACKING_REMOVED: return on_removed(layered, tier, event);
     case HEARTH_BACKING_SCANNED: return tier == NEAR;
     case HEARTH_BACKING_SOUGHT: return tier == FAR;
+    case HEARTH_BACKING_MOVED: return true;
     }
     return true;
 }

@@ -116,7 +116,7 @@ struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_ba
     if (op) {
         op->kind = kind;
         op->name = name;
-        op->answer.event = (struct hearth_backing_event){.type = type, .name = name};
+        op->answer.event = (struct hearth_backing_event){.type = type, .name = name, .remote = true};
     }
     return op;
 }

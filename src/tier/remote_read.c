@@ -24,7 +24,8 @@ static void post_found(struct remote *remote, struct hearth_record *record) {
         hearth_record_destroy(record);
         return;
     }
-    entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_FOUND, .name = record->name, .record = record};
+    entry->event = (struct hearth_backing_event){
+        .type = HEARTH_BACKING_FOUND, .name = record->name, .record = record, .remote = true};
     hearth_events_post(&remote->events, entry);
 }
 

@@ -321,7 +321,7 @@ const PHASES = ["prepare", "queue", "restore", "prefill"];
 const phases = (ms) => [["prepare", ms.prepare], ["queue", ms.queue], ["restore", ms.plan + ms.restore], ["prefill", ms.prefill]];
 const phaseText = (ms) => phases(ms).filter(([, value]) => value >= 0.05).map(([name, value]) => name + " " + time(value)).join(", ");
 const legend = (...names) => h("p.legend", {}, names.map((name) => h("span", {}, h("i." + name), name)));
-const reusedOf = (tokens) => tokens.reused.live + tokens.reused.ram + tokens.reused.disk;
+const reusedOf = (tokens) => tokens.reused.live + tokens.reused.ram + tokens.reused.disk + (tokens.reused.remote || 0);
 
 // ---------------------------------------------------------------- Now
 
@@ -344,7 +344,7 @@ function nowView(main) {
     const rows = [];
     if (stats) {
       const first = server.before[0], moved = (name) => stats[name] - (first?.[name] ?? stats[name]);
-      const reused = stats.prompt_reused_live_tokens + stats.prompt_reused_ram_tokens + stats.prompt_reused_disk_tokens;
+      const reused = stats.prompt_reused_live_tokens + stats.prompt_reused_ram_tokens + stats.prompt_reused_disk_tokens + stats.prompt_reused_remote_tokens;
       const seconds = first ? performance.now() - first.at : 0;
       rows.push(["Prompts", rate(moved("prompt_computed_tokens"), moved("prefill_us")), "tokens/s"]);
       rows.push(["Replies", rate(moved("generated_tokens"), seconds * 1000), "tokens/s"]);
@@ -513,7 +513,7 @@ function requestView(main, query, id) {
       h(".card.pad", {}, h("h2", {}, "Prompt: " + plural(tokens.prompt, "token")),
         segments(h(".bar", { role: "img", "aria-label": `${count(seen)} reused, ${count(tokens.computed)} computed` }), [["reused", seen], ["computed", tokens.computed]], tokens.prompt),
         h("p.legend", {}, h("span", {}, h("i.reused"), `reused ${count(seen)}`), h("span", {}, h("i.computed"), `computed ${count(tokens.computed)}`)),
-        h("p.note", {}, `From the engine ${count(reused.live)}, RAM ${count(reused.ram)}, disk ${count(reused.disk)}; new to the server ${count(tokens.new)}.`))));
+        h("p.note", {}, `From the engine ${count(reused.live)}, RAM ${count(reused.ram)}, disk ${count(reused.disk)}${reused.remote ? `, the shared store ${count(reused.remote)}` : ""}; new to the server ${count(tokens.new)}.`))));
     const parted = one.divergence;
     if (!parted) return;
     const place = [parted.message === null ? parted.field : `message ${parted.message + 1} (${parted.field})`, "token " + count(parted.token)].join(", ");
@@ -563,7 +563,7 @@ function conversationsView(main) {
     set(said, `bringing ${one.id} back …`);
     try {
       const answer = await send(path(one.id) + "/warm", "POST"), receipt = answer.hearth;
-      set(said, receipt ? `${one.id}: ${count(receipt.reused.live + receipt.reused.ram + receipt.reused.disk)} tokens were there, ${count(receipt.computed)} were computed`
+      set(said, receipt ? `${one.id}: ${count(reusedOf(receipt))} tokens were there, ${count(receipt.computed)} were computed`
         : `${one.id} has no tokens yet`);
     } catch (error) { set(said, error.message); }
     button.disabled = false;
@@ -659,8 +659,8 @@ function trendsView(main) {
 function receiptOf(answer, ttft) {
   const receipt = answer.hearth, speed = answer.timings?.predicted_per_second;
   if (!receipt) return [];
-  const reused = receipt.reused, there = reused.live + reused.ram + reused.disk;
-  const parts = [["live", "from the engine"], ["ram", "from RAM"], ["disk", "from disk"]].filter(([name]) => reused[name] > 0);
+  const reused = receipt.reused, there = reusedOf(receipt);
+  const parts = [["live", "from the engine"], ["ram", "from RAM"], ["disk", "from disk"], ["remote", "from the shared store"]].filter(([name]) => reused[name] > 0);
   return [segments(h(".bar", { "aria-hidden": "true" }), [["reused", there], ["computed", receipt.computed]], there + receipt.computed),
     h("span", {}, `reused ${count(there)}${parts.length ? " (" + parts.map(([name, text]) => (parts.length > 1 ? count(reused[name]) + " " : "") + text).join(", ") + ")" : ""}, computed ${count(receipt.computed)}`),
     h("span", {}, `first token ${time(ttft)}`), speed ? h("span", {}, `${count(speed)} tokens/s`) : null].filter(Boolean);

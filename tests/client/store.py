@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -113,6 +114,57 @@ class FakeStore:
 
     def __exit__(self, kind, value, trace):
         self.listener.close()
+
+
+class Proxy:
+    """Stands between boxes and a store, a context manager: what the store says comes `delay_s` later, and after `cut`
+    bytes of it (counted from where `cut` was set) the connection is reset."""
+
+    def __init__(self, store, delay_s=0):
+        self.store, self.delay_s, self.cut, self.cuts = store, delay_s, None, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, scheme="redis"):
+        return f"{scheme}://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.store.port))
+            except OSError:
+                return
+            threading.Thread(target=self._copy, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._copy, args=(far, near, True), daemon=True).start()
+
+    def _copy(self, source, target, answers):
+        try:
+            while chunk := source.recv(1 << 16):
+                if answers and self.delay_s:
+                    time.sleep(self.delay_s)
+                if answers and self.cut is not None:
+                    chunk, self.cut = chunk[:self.cut], self.cut - len(chunk)
+                    if self.cut <= 0:
+                        self.cut, self.cuts = None, self.cuts + 1
+                        target.sendall(chunk)
+                        target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        break
+                target.sendall(chunk)
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def _read(stream):

@@ -16,7 +16,7 @@ import ondisk
 from conftest import serve
 from lib import server as servers
 from ondisk import assert_same_reply, computed, content, model_flags, request, wait_until
-from store import PROGRAM, FakeStore, Store
+from store import PROGRAM, FakeStore, Proxy, Store
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
 # Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
@@ -108,6 +108,46 @@ def test_what_is_there_is_not_sent_again(store):
         request(second.client, [*messages, {"role": "assistant", "content": "So."}, talk.messages[-1]])
         wait_written(second)
         assert metric(second, "deduplicated_total") >= written - 2 and set(halted) <= set(store.keys("i"))
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["ram", "disk"])
+def test_a_receipt_tells_the_tier(store, tmp_path, disk):
+    """What another box has written is `remote`; what this box's disk has, too, is `disk`."""
+    folder = ["--kv-dir", str(tmp_path / "kv")] if disk else ["--kv-disk", "0"]
+    talk = Talk("tiers", system_words=900)
+    with box(store, *folder) as first:
+        request(first.client, talk.ask())
+        wait_written(first)
+        assert request(first.client, talk.messages)["hearth"]["reused"]["live"] > 100
+    with box(store, "--kv-disk", "0") as second:
+        answer = request(second.client, talk.messages)
+        receipt, report = answer["hearth"], second.client.get("/requests?limit=1")["data"][0]
+        assert receipt["reused"]["disk"] == 0 and receipt["reused"]["remote"] > 100, receipt
+        assert sum(receipt["reused"].values()) + receipt["computed"] == answer["usage"]["prompt_tokens"]
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(receipt["reused"].values())
+        assert report["tokens"]["reused"] == receipt["reused"]
+        assert second.client.metrics()["hearth_prompt_reused_remote_tokens_total"] == receipt["reused"]["remote"]
+        told = second.client.post("/v1/messages", {"messages": talk.messages[1:], "system": talk.messages[0]["content"],
+                                                   "max_tokens": 4, "model": "any"})
+        assert "remote" in told["hearth"]["reused"]
+    with box(store, *folder) as again:
+        receipt = request(again.client, talk.messages)["hearth"]
+        assert receipt["reused"]["disk" if disk else "remote"] > 100, receipt
+        assert receipt["reused"]["remote" if disk else "disk"] == 0, receipt
+
+
+def test_a_slow_store_is_told(store):
+    """Values that are long on the way are what `hearth why` says the request waited for."""
+    talk = Talk("slow", system_words=900)
+    with box(store, "--kv-disk", "0") as first:
+        request(first.client, talk.ask())
+        wait_written(first)
+    with Proxy(store, delay_s=0.15) as proxy, box(proxy, "--kv-disk", "0") as second:
+        receipt = request(second.client, talk.messages)["hearth"]
+        report = second.client.get("/requests?limit=1")["data"][0]
+    assert receipt["reused"]["remote"] > 100, receipt
+    assert report["verdicts"][0]["cause"] == "slow_store", report
+    assert f"the state of {receipt['reused']['remote']:,} tokens" in report["verdicts"][0]["text"], report
 
 
 @pytest.mark.parametrize("scheme", ["redis", "unix", "rediss"])

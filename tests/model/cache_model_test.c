@@ -202,9 +202,10 @@ static bool restore(struct game *g, const struct hearth_plan *plan, const struct
         totals.no_cells += result.no_cells;
         return false;
     }
-    HEARTH_ASSERT(result.resumed == resume && result.live_tokens + result.ram_tokens + result.backing_tokens == resume);
-    HEARTH_ASSERT(result.backing_tokens >= 0 && result.ram_tokens >= 0 &&
-                  (g->backing != NULL || result.backing_tokens == 0));
+    HEARTH_ASSERT(result.resumed == resume &&
+                  result.live_tokens + result.ram_tokens + result.disk_tokens + result.remote_tokens == resume);
+    HEARTH_ASSERT(result.disk_tokens >= 0 && result.remote_tokens >= 0 && result.ram_tokens >= 0 &&
+                  (g->backing != NULL || result.disk_tokens + result.remote_tokens == 0));
     HEARTH_ASSERT((size_t)resume == target->tokens.n);
     HEARTH_ASSERT(resume == 0 ||
                   memcmp(target->tokens.v, prompt->tokens, (size_t)resume * sizeof prompt->tokens[0]) == 0);
@@ -214,7 +215,7 @@ static bool restore(struct game *g, const struct hearth_plan *plan, const struct
         HEARTH_ASSERT(after.snapshots == before.snapshots);
     }
     totals.how[how]++;
-    totals.backing_tokens += (uint64_t)result.backing_tokens;
+    totals.backing_tokens += (uint64_t)(result.disk_tokens + result.remote_tokens);
     totals.resumed_tokens += (uint64_t)resume;
     return true;
 }

@@ -143,7 +143,8 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
         HEARTH_ASSERT((flight->finish == HEARTH_FINISH_STOP) == ended);
         HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
         size_t told = flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
-                      flight->receipt.reused_disk_tokens + flight->receipt.computed_tokens;
+                      flight->receipt.reused_disk_tokens + flight->receipt.reused_remote_tokens +
+                      flight->receipt.computed_tokens;
         bool untouched = flight->priority == HEARTH_CLASS_PREFETCH && !flight->prefilled; /* it ended without a lane */
         HEARTH_ASSERT(untouched ? told <= flight->prompt.n : told == flight->prompt.n);
     } else {

@@ -90,6 +90,7 @@ static void answer_get(struct memory_backing *backing, struct hearth_digest name
         }
         return;
     }
+    event->remote = name.lo % 2 == 0;
     HEARTH_ASSERT(hearth_buf_append(&event->bytes, item->bytes.data, item->bytes.len));
     event->checksum = hearth_checksum(event->bytes.data, event->bytes.len);
 }

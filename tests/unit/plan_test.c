@@ -390,7 +390,14 @@ static void test_backing(void **state) {
     assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
     costs.backing_us = 50;
     assert_true(hearth_plan_make(&input, &plan));
-    assert_int_equal(plan.resume, 12); /* what is behind is in RAM */
+    assert_int_equal(plan.resume, 12);        /* what is behind is in RAM */
+    f.path.pages[1]->item.copy.remote = true; /* each tier has its own speed */
+    costs.remote_us_per_byte = 100;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 4);
+    costs.remote_us_per_byte = 1;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 12);
     input.usable = 8;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4);
