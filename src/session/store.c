@@ -524,7 +524,7 @@ int hearth_session_store_stats(struct hearth_session_store *store, struct hearth
         return err;
     }
     const struct {
-        enum store_statement which;
+        int which; /* of enum store_statement */
         uint64_t *to;
     } counts[] = {{COUNT_TURNS, &stats->turns},
                   {COUNT_HIDDEN, &stats->hidden},

@@ -71,7 +71,7 @@ static void take_columns(const struct hearth_db *db, int which, struct store_row
 
 int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int64_t id, enum store_parts parts,
                      struct store_row *row, struct hearth_turn *turn) {
-    enum store_statement which = id == 0 ? TURN_BY_KEY : TURN_BY_ID;
+    const int which = id == 0 ? TURN_BY_KEY : TURN_BY_ID;
     int found = id == 0 ? hearth_db_query(db, which, "d", key) : hearth_db_query(db, which, "i", id);
     if (found <= 0) {
         return found;

@@ -259,7 +259,7 @@ static int find_page(struct hearth_db *db, const struct hearth_session_query *qu
 
 static int read_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t expired_before,
                      struct hearth_session **out, size_t *count) {
-    const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
+    const int which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
     const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : INT64_MAX;
     const int64_t from = query->expired ? INT64_MIN : expired_before;
     const int64_t to = query->expired ? expired_before - (expired_before != INT64_MIN) : INT64_MAX;

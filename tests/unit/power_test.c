@@ -49,7 +49,7 @@ static void a_battery_is_told(void **state) {
         struct supply supplies[SUPPLIES];
         bool battery;
     } cases[] = {
-        {{{NULL}}, false},
+        {{{NULL, NULL, NULL, NULL, NULL}}, false},
         {{{"AC", "Mains", "online", "1", NULL}, {"BAT0", "Battery", "status", "Charging", NULL}}, false},
         {{{"AC", "Mains", "online", "0", NULL}, {"BAT0", "Battery", "status", "Discharging", NULL}}, true},
         {{{"BAT0", "Battery", "status", "Discharging", "System"}, {"usb", "USB", "online", "1", NULL}}, false},
