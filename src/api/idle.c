@@ -257,7 +257,8 @@ void hearth_idle_overtake(const struct hearth_job *job) {
 }
 
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us) {
-    while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us) {
+    while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us &&
+           !atomic_load(&idle->api->drained)) { /* then the pool may have stopped */
         hearth_api_pool_push(idle->api->pool, leave_list(&idle->waiting));
     }
 }
@@ -276,7 +277,6 @@ static void wait_in_line(struct hearth_idle *idle, struct hearth_job *job) {
         end = &(*end)->next;
     }
     *end = job;
-    hearth_idle_tick(idle, job->arrived_us); /* where there is no moment to wait */
 }
 
 void hearth_idle_follow(struct hearth_job *over) {

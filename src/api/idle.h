@@ -38,7 +38,7 @@ bool hearth_idle_is_wanted(const struct hearth_job *job);
 void hearth_idle_follow(struct hearth_job *job);
 /* Loop: a job is about to be submitted: what is not computed ahead of it yet, it computes itself. */
 void hearth_idle_overtake(const struct hearth_job *job);
-/* Loop, once a second. NULL is allowed. */
+/* Loop, once a second and when a job is over. NULL is allowed. */
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us);
 
 /* ---- idle_ranges.c: what was computed ahead ---- */

@@ -82,6 +82,7 @@ static void job_destroy(struct hearth_job *job) {
     if (job->body_bytes >= TRIM_BYTES) {
         job->api->trim_due = true;
     }
+    hearth_idle_tick(job->api->idle, hearth_clock_us()); /* the job has let go of what is shared with what follows it */
     atomic_fetch_sub(&job->api->jobs, 1);
     free(job);
 }
