@@ -175,8 +175,9 @@ static void print_details(const json_t *request) {
                        json_integer_value(json_object_get(reused, "remote")));
     }
     print_request(request);
-    (void)printf("\n%s %s, %s, key %s, class %s, model %s, status %d, end %s%s%s\n", text_of(request, "method"),
-                 text_of(request, "endpoint"), text_of(request, "at"),
+    (void)printf("\n%s ", text_of(request, "method"));
+    (void)hearth_show_text(stdout, text_of(request, "endpoint"), 200); /* a client's own */
+    (void)printf(", %s, key %s, class %s, model %s, status %d, end %s%s%s\n", text_of(request, "at"),
                  *text_of(request, "key") != '\0' ? text_of(request, "key") : "-", text_of(request, "class"),
                  text_of(request, "model"), (int)json_integer_value(json_object_get(request, "status")),
                  text_of(request, "end"), *text_of(request, "trace") != '\0' ? ", trace " : "",

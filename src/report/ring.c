@@ -139,16 +139,18 @@ bool hearth_ring_add(struct hearth_ring *ring, const struct hearth_report *repor
 void hearth_ring_load(struct hearth_ring *ring, const char *listed, const char *divergence, struct hearth_digest owner,
                       struct hearth_digest turn) {
     json_t *json = hearth_json_load(listed, strlen(listed), 0, NULL);
+    json_t *quoted = divergence != NULL ? hearth_json_load(divergence, strlen(divergence), 0, NULL) : NULL;
     const json_t *ms = json_object_get(json, "ms");
     const double ttft = json_number_value(json_object_get(ms, "ttft"));
+    const double waited_ms = ttft > 0 ? ttft : json_number_value(json_object_get(ms, "total"));
     struct entry entry = {.owner = owner,
                           .turn = turn,
                           .stored = STORED,
-                          .waited_us =
-                              (int64_t)(1e3 * (ttft > 0 ? ttft : json_number_value(json_object_get(ms, "total"))))};
+                          .waited_us = waited_ms > 0 && waited_ms < 1e15 ? (int64_t)(1e3 * waited_ms) : 0};
     const char *id = json_string_value(json_object_get(json, "id"));
-    if (id != NULL && copy_name(listed, &entry.listed) && copy_name(divergence, &entry.divergence) &&
-        copy_name(id, &entry.id) && copy_name(json_string_value(json_object_get(json, "session")), &entry.session) &&
+    if (id != NULL && copy_name(listed, &entry.listed) &&
+        copy_name(quoted != NULL ? divergence : NULL, &entry.divergence) && copy_name(id, &entry.id) &&
+        copy_name(json_string_value(json_object_get(json, "session")), &entry.session) &&
         copy_name(json_string_value(json_object_get(json, "key")), &entry.key) &&
         copy_name(json_string_value(json_object_get(json, "client")), &entry.client) &&
         copy_name(json_string_value(json_object_get(json, "trace")), &entry.trace)) {
@@ -158,6 +160,7 @@ void hearth_ring_load(struct hearth_ring *ring, const char *listed, const char *
     } else {
         entry_finish(&entry);
     }
+    json_decref(quoted);
     json_decref(json);
 }
 

@@ -1,11 +1,12 @@
 /* Fuzzes what the session store and the transcripts read from disk, and files of sessions that somebody hands on.
  *
  * `database` changes bytes of a database that has three conversations, `session_file` imports a document, `row` reads
- * the body of a row of the archive. Whatever stands there, reading ends, and says what it has found or that it has
- * found nothing. */
+ * the body of a row of the archive, `report` one of the last requests. Whatever stands there, reading ends, and says
+ * what it has found or that it has found nothing. */
 #include "fuzz.h"
 
 #include "cli/sessions_internal.h"
+#include "report/ring.h"
 #include "session/store.h"
 #include "session/transcript_internal.h"
 
@@ -229,4 +230,30 @@ FUZZ_TARGET(row) {
     default: read_record(&body);
     }
     hearth_buf_finish(&body);
+}
+
+/* The two texts of a row: what is listed, and what is told of one request, is JSON. */
+FUZZ_TARGET(report) {
+    struct fuzz_input input = {data, size};
+    struct hearth_ring *ring = hearth_ring_create(4);
+    const struct hearth_ring_filter filter = {.limit = 2};
+    struct hearth_buf out = {0};
+    size_t len, quoted_len;
+    char *listed = fuzz_part(&input, &len), *quoted = fuzz_part(&input, &quoted_len);
+    HEARTH_ASSERT(ring != NULL);
+    hearth_ring_load(ring, listed, quoted_len > 0 ? quoted : NULL, (struct hearth_digest){0},
+                     (struct hearth_digest){0});
+    HEARTH_ASSERT(hearth_ring_list(ring, &filter, &out));
+    json_t *list = hearth_json_parse((const char *)out.data, out.len, 0, NULL), *found = NULL;
+    HEARTH_ASSERT(json_is_array(list) && json_array_size(list) <= 1);
+    const char *id = json_string_value(json_object_get(json_array_get(list, 0), "id"));
+    if (json_array_size(list) == 1) {
+        HEARTH_ASSERT(id != NULL && hearth_ring_find(ring, id, NULL, &found) && found != NULL);
+    }
+    json_decref(found);
+    json_decref(list);
+    hearth_buf_finish(&out);
+    hearth_ring_destroy(ring);
+    free(listed);
+    free(quoted);
 }
