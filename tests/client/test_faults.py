@@ -22,6 +22,7 @@ import pytest
 from conftest import serve
 from faulty import library
 from lib import server as servers
+from store import PROGRAM, Store
 
 SHARE = 12  # of the allocations of a start; a start takes a while
 ALL = "HEARTH_FAULTS" in os.environ
@@ -66,8 +67,16 @@ def allocations(faulty_alloc, tmp_path):
     return Allocations(faulty_alloc, tmp_path / "allocations")
 
 
-def spread(total):
-    return range(1, total + 1, 1 if ALL else max(1, total // SHARE))
+def spread(total, first=1):
+    return range(first, total + 1, 1 if ALL else max(1, (total - first) // SHARE))
+
+
+def before_main(allocations):
+    """How many allocations a program begins with: constructors of llama.cpp's globals end it when they are refused one."""
+    allocations.arm(1 << 60)
+    subprocess.run([servers.hearth_path(), "--version"], stdout=subprocess.DEVNULL, check=True,
+                   env=servers.surroundings(allocations.env))
+    return allocations.disarm()
 
 
 def ask(port, path="/v1/chat/completions", body=None, timeout_s=60):
@@ -133,7 +142,7 @@ def test_a_start_without_memory(allocations, tmp_path):
     total = allocations.disarm()
     assert end(process) == 0
     started = ended = 0
-    for nth in spread(total):
+    for nth in spread(total, before_main(allocations)):
         allocations.arm(nth)
         process, port, said = start(files.flags, allocations.env)
         allocations.disarm()
@@ -179,6 +188,90 @@ def test_a_reload_and_an_end_without_memory(allocations, tmp_path):
         allocations.arm(nth)
         assert end(process) not in CRASHES, nth
         allocations.disarm()
+
+
+def first_event(port):
+    """Of GET /events; None: there is none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", timeout=60) as stream:
+            return json.loads(stream.readline().removeprefix(b"data: "))
+    except urllib.error.HTTPError as error:
+        assert error.code == 503, error.code
+    except (OSError, EOFError):
+        return None
+
+
+@pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
+def test_what_goes_on_beside_requests_without_memory(allocations, tmp_path):
+    """Shared and layered tiers, spans, reports and their journal, what is computed ahead, and the pages' endpoints: each
+    answer is right or an error, and the server lives and ends well."""
+    thought = "<think>\nIt needs a thought that goes on for a while, step by step, before it is said.\n</think>\n\n"
+    script, keys = tmp_path / "script", iter(range(1 << 30))
+    script.write_text(json.dumps({"when": {"last": "sky"}, "reply": thought + "The sky is blue, as it was.", "times": 0}) + "\n")
+    template = os.path.join(os.path.dirname(__file__), "thinking.jinja")
+
+    def turns():
+        """Two turns, with other tokens than before; then all that tells of them."""
+        name, answers = f"{next(keys):06}", []
+        messages = [{"role": "user", "content": f"{name}: what is the sky like? " + f"{name} " * 60}]
+        for _ in range(2):
+            status, answer = ask(port, body={"messages": messages, "temperature": 0})
+            answers.append(status)
+            if status == 200:
+                assert reply(answer) == "The sky is blue, as it was.", answer
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": "And the sky over there?"}]
+        for path in ("/requests?limit=2", "/trends"):
+            answers.append(ask(port, path)[0])
+        event = first_event(port)
+        assert event is None or "server" in event
+        return answers
+
+    with Store(tmp_path) as store:
+        files = Files(tmp_path)
+        flags = [*files.flags, "--kv-min-tokens", "0", "--page-tokens", "16", "--cache-ram", "1", "--kv-remote", store.url(),
+                 "--trace", str(tmp_path / "trace"), "--chat-template-file", template, "--script", str(script)]
+        process, port, said = start(flags, allocations.env)
+        assert turns() == [200] * 4
+        allocations.arm(1 << 60)
+        assert turns() == [200] * 4
+        total = allocations.disarm()
+        errors = tries = 0
+        for nth in range(1, total + 1, max(1, total // (2000 if ALL else 3 * SHARE))):
+            allocations.arm(nth, 1 + 2 * (tries % 2))
+            statuses = turns()
+            allocations.disarm()
+            assert process.poll() is None, (nth, "".join(said)[-2000:])
+            assert set(statuses) <= {0, 200, 503}, (nth, statuses)
+            errors, tries = errors + (statuses != [200] * 4), tries + 1
+        assert turns() == [200] * 4
+        assert end(process) == 0, "".join(said)[-2000:]
+    json.loads((tmp_path / "trace").read_text())
+    print(f"{total} allocations, {tries} tries, {errors} with an error")
+
+
+def test_a_replay_without_memory(allocations, tmp_path):
+    """It says what it says otherwise, or ends with an error."""
+    trace = tmp_path / "trace"
+    requests = [{"t": i, "in": 64 * (i + 4) + 9, "stop": "tool_use", "api_time": 0.5, "blocks": [[1, i + 4]]} for i in range(6)]
+    lines = [{"tool_tokens": 128, "system_tokens": 64, "requests": requests}] * 3
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def replay():
+        done = subprocess.run([servers.hearth_path(), "replay", str(trace), "--cache-tokens", "1k", "--json"], text=True,
+                              capture_output=True, timeout=60, env=servers.surroundings(allocations.env), check=False)
+        return done, {**json.loads(done.stdout), "policies": None} if done.returncode == 0 else None
+
+    want = replay()[1]
+    allocations.arm(1 << 60)
+    replay()
+    total = allocations.disarm()
+    first = before_main(allocations)
+    for nth in spread(total - 60, first):  # destructors of globals are its last ones, and cannot be refused either
+        allocations.arm(nth)
+        done, got = replay()
+        allocations.disarm()
+        assert got == want if done.returncode == 0 else done.returncode == 1 and "hearth replay: " in done.stderr, (nth, done)
+    print(f"{total} allocations")
 
 
 @pytest.mark.skipif(servers.sanitizer() is not None, reason="a sanitizer ends a process that it can get no memory for")
