@@ -42,7 +42,7 @@ static enum hearth_format_verdict read_header(const struct remote *remote, const
                                               struct hearth_format_info *info) {
     enum hearth_format_verdict verdict = HEARTH_FORMAT_NOMEM;
     struct hearth_buf header = {0};
-    if (reply->type != REDIS_REPLY_STRING || reply->len > HEARTH_FORMAT_HEADER_MAX) {
+    if (reply->type != REDIS_REPLY_STRING || reply->len == 0 || reply->len > HEARTH_FORMAT_HEADER_MAX) {
         return HEARTH_FORMAT_DAMAGED;
     }
     const size_t len = (reply->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
