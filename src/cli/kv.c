@@ -1,7 +1,7 @@
 /* The command line of `hearth kv`: the command, its options, and the directory.
  *
- * A flag wins over its variable (HEARTH_KV_DIR, HEARTH_KV_KEY), which wins over the default: the same directory that
- * `hearth serve` takes. */
+ * With --kv-remote it is a store that boxes share instead. A flag wins over its variable (HEARTH_KV_DIR,
+ * HEARTH_KV_KEY), which wins over the default: the same directory that `hearth serve` takes. */
 #include "cli/commands.h"
 
 #include "cli/kv_internal.h"
@@ -41,6 +41,10 @@ static const struct hearth_console_option options[] = {
      offsetof(struct kv_options, dir)},
     {"--kv-key", "FILE", "the key of encrypted files [HEARTH_KV_KEY]", ALL, HEARTH_CONSOLE_TEXT,
      offsetof(struct kv_options, key_file)},
+    {"--kv-remote", "URL", "a store that boxes share instead (-: the one that HEARTH_KV_REMOTE names)",
+     LS | STAT | VERIFY | GC | RM, HEARTH_CONSOLE_TEXT, offsetof(struct kv_options, remote)},
+    {"--kv-remote-ca", "FILE", "certificates to trust [HEARTH_KV_REMOTE_CA]", LS | STAT | VERIFY | GC | RM,
+     HEARTH_CONSOLE_TEXT, offsetof(struct kv_options, remote_ca)},
     {"--json", "", "output for programs", ALL, HEARTH_CONSOLE_SWITCH, offsetof(struct kv_options, json)},
     {"--budget", "MiB", "what the directory may take [HEARTH_KV_DISK, or a fifth of what is free or hearth's]",
      STAT | GC, HEARTH_CONSOLE_NUMBER, offsetof(struct kv_options, budget_mib)},
@@ -62,6 +66,22 @@ static void read_budget(struct kv_options *out) {
     }
 }
 
+static int open_remote(struct kv *kv) {
+    struct hearth_errmsg msg = {""};
+    const char *variable = getenv("HEARTH_KV_REMOTE"), *ca = getenv("HEARTH_KV_REMOTE_CA");
+    const bool named = strcmp(kv->options.remote, "-") == 0;
+    if (kv->options.dir) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--kv-dir and --kv-remote are two places: name one");
+    }
+    if (named && !(variable && *variable)) {
+        return hearth_complain(1, "--kv-remote -: HEARTH_KV_REMOTE is not set");
+    }
+    ca = kv->options.remote_ca ? kv->options.remote_ca : ca && *ca ? ca : NULL;
+    return hearth_remote_list_open(named ? variable : kv->options.remote, ca, &kv->remote, &msg) == HEARTH_OK
+               ? 0
+               : hearth_complain(1, "--kv-remote: %s", msg.text);
+}
+
 static int open_directory(struct kv *kv, bool make) {
     struct hearth_errmsg msg = {""};
     char *path;
@@ -70,6 +90,12 @@ static int open_directory(struct kv *kv, bool make) {
         status = hearth_complain(1, "%s", msg.text);
     }
     free(path);
+    return status;
+}
+
+static int open_place(struct kv *kv, bool make) {
+    struct hearth_errmsg msg = {""};
+    int status = kv->options.remote ? open_remote(kv) : open_directory(kv, make);
     const char *key = kv->options.key_file ? kv->options.key_file : getenv("HEARTH_KV_KEY");
     if (status == 0 && key && *key && hearth_seal_create(key, &kv->seal, &msg) != HEARTH_OK) {
         status = hearth_complain(1, "%s", msg.text);
@@ -78,7 +104,7 @@ static int open_directory(struct kv *kv, bool make) {
 }
 
 static int run(const struct hearth_console_command *command, struct kv *kv) {
-    int status = open_directory(kv, command->bit == IMPORT);
+    int status = open_place(kv, command->bit == IMPORT);
     read_budget(&kv->options);
     if (status == 0) {
         status = runs[command - commands](kv);
@@ -86,6 +112,7 @@ static int run(const struct hearth_console_command *command, struct kv *kv) {
     }
     status = hearth_show_end(status);
     hearth_directory_close(kv->directory);
+    hearth_remote_list_close(kv->remote);
     hearth_seal_destroy(kv->seal);
     return status;
 }

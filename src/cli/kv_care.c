@@ -106,6 +106,9 @@ static bool verify_model(void *user, struct hearth_model_id model) {
 }
 
 int hearth_kv_verify(struct kv *kv) {
+    if (kv->remote) {
+        return hearth_kv_remote_verify(kv);
+    }
     struct verify v = {.kv = kv};
     if (hearth_directory_models(kv->directory, total_model, &v) != HEARTH_OK ||
         hearth_directory_models(kv->directory, verify_model, &v) != HEARTH_OK) {
@@ -161,6 +164,9 @@ static void show_removed(void *user, const struct hearth_file *file) {
 }
 
 int hearth_kv_gc(struct kv *kv) {
+    if (kv->remote) {
+        return hearth_kv_remote_gc(kv);
+    }
     struct hearth_directory_rest before, after;
     struct verify count = {.kv = kv};
     (void)hearth_directory_models(kv->directory, total_model, &count);
@@ -258,7 +264,8 @@ static void remove_items(struct kv *kv, struct kv_list *removal, struct removed 
     }
     for (size_t i = 0; i < removal->n; i++) {
         const struct kv_item *item = removal->items[i];
-        const int err = hearth_file_remove(kv->directory, &item->file.id);
+        const int err = kv->remote ? hearth_remote_list_remove(kv->remote, &item->place)
+                                   : hearth_file_remove(kv->directory, &item->file.id);
         if (err == HEARTH_OK) {
             removed->files++;
             removed->bytes += item->file.bytes;
@@ -317,7 +324,9 @@ static bool meant(const struct kv_model *model, const char *prefix) {
 }
 
 static void remove_model(struct kv *kv, struct kv_model *model, struct removed *removed) {
-    const int err = hearth_directory_remove_model(kv->directory, model->id), error = errno;
+    const int err = kv->remote ? hearth_remote_list_remove_model(kv->remote, model->id)
+                               : hearth_directory_remove_model(kv->directory, model->id),
+              error = errno;
     if (err == HEARTH_OK || err == HEARTH_ERR_NOT_FOUND) {
         removed->files += model->n;
         removed->bytes += model->bytes;
@@ -368,7 +377,7 @@ static int remove_models(struct kv *kv, struct kv_view *view) {
             remove_model(kv, &view->models[m], &removed);
         }
     }
-    if (kv->options.all) {
+    if (kv->options.all && kv->directory) {
         (void)hearth_directory_empty_bad(kv->directory);
     }
     return report_removed(kv, conversations, &removed);

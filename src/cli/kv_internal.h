@@ -1,7 +1,9 @@
 /* What the files of `hearth kv` share.
  *
  *     kv.c         the command line
+ *     kv_view.c    what was loaded
  *     kv_load.c    the directory's files and what their headers say
+ *     kv_remote.c  the items of a store that boxes share: loading, verify, gc
  *     kv_tree.c    conversations, from what the headers say
  *     kv_ls.c      ls, stat
  *     kv_care.c    verify, gc, rm
@@ -13,6 +15,7 @@
 #include "console/show.h"
 #include "tier/directory.h"
 #include "tier/format.h"
+#include "tier/remote_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +23,7 @@
 /* ---- the command line ---- */
 
 struct kv_options {
-    const char *dir, *key_file, *model;
+    const char *dir, *key_file, *model, *remote, *remote_ca;
     int64_t budget_mib; /* -1: not given */
     bool json, yes, all;
     char *const *args; /* without options */
@@ -29,12 +32,18 @@ struct kv_options {
 
 struct kv {
     struct kv_options options;
-    struct hearth_directory *directory;
+    struct hearth_directory *directory; /* one of them */
+    struct hearth_remote_list *remote;
     struct hearth_seal *seal; /* NULL: no key was given */
 };
 
 /* --budget, or what a server takes that is told nothing, when `bytes` are there. */
 uint64_t hearth_kv_budget(const struct kv *kv, uint64_t bytes);
+
+/* Its path, or its address. */
+static inline const char *hearth_kv_place(const struct kv *kv) {
+    return kv->remote ? hearth_remote_list_label(kv->remote) : hearth_directory_path(kv->directory);
+}
 
 int hearth_kv_ls(struct kv *kv);
 int hearth_kv_stat(struct kv *kv);
@@ -56,6 +65,7 @@ enum kv_state {
 
 struct kv_item {
     struct hearth_file file;
+    struct hearth_remote_place place; /* in a store */
     uint32_t hits;
     enum kv_state state;
     struct hearth_record record; /* READABLE, with tokens; SEALED: positions only */
@@ -110,6 +120,21 @@ struct kv_view {
 /* Reads all headers. Complains, and false, when that fails. */
 bool hearth_kv_load(struct kv *kv, struct kv_view *view);
 void hearth_kv_view_finish(struct kv_view *view);
+/* A model's place in the view. NULL: out of memory. */
+struct kv_model *hearth_kv_model(struct kv_view *view, struct hearth_model_id id);
+/* Adds a file to a model and its sums. False: out of memory. */
+bool hearth_kv_add_item(struct kv_model *model, const struct kv_item *item);
+void hearth_kv_count_item(struct kv_model *model, const struct kv_item *item);
+/* Takes what a header says; `info` keeps no tokens. */
+void hearth_kv_take_info(struct kv_item *item, struct hearth_format_info *info);
+/* As a header was judged. */
+enum kv_state hearth_kv_verdict_state(enum hearth_format_verdict verdict, bool readable);
+
+/* ---- a store ---- */
+
+bool hearth_kv_remote_load(struct kv *kv, struct kv_view *view);
+int hearth_kv_remote_verify(struct kv *kv);
+int hearth_kv_remote_gc(struct kv *kv);
 
 /* A file's header. */
 struct kv_head {

@@ -97,29 +97,11 @@ enum kv_state hearth_kv_state(const struct kv_head *head) {
     if (head->err != HEARTH_OK) {
         return head->err == HEARTH_ERR_STATE ? KV_DAMAGED : KV_UNREADABLE;
     }
-    switch (head->verdict) {
-    case HEARTH_FORMAT_GOOD: return head->info.readable ? KV_READABLE : KV_SEALED;
-    case HEARTH_FORMAT_WRONG_KEY: return KV_SEALED;
-    case HEARTH_FORMAT_NEWER: return KV_OTHER_VERSION;
-    case HEARTH_FORMAT_NOMEM: return KV_UNREADABLE;
-    case HEARTH_FORMAT_SHORT:
-    case HEARTH_FORMAT_NOT_OURS:
-    case HEARTH_FORMAT_DAMAGED:
-    case HEARTH_FORMAT_WRONG_PAYLOAD: break;
-    }
-    return KV_DAMAGED;
+    return hearth_kv_verdict_state(head->verdict, head->info.readable);
 }
 
 static bool note_model(void *user, struct hearth_model_id id) {
-    struct kv_view *view = user;
-    struct kv_model *models = hearth_kv_grow(view->models, view->model_n, &view->model_cap, sizeof *models);
-    if (!models) {
-        view->err = HEARTH_ERR_NOMEM;
-        return false;
-    }
-    view->models = models;
-    view->models[view->model_n++] = (struct kv_model){.id = id};
-    return true;
+    return hearth_kv_model(user, id) != NULL;
 }
 
 /* The line about a model, whatever bytes the file has. */
@@ -143,21 +125,8 @@ struct file_list {
 
 static bool note_file(void *user, const struct hearth_file *file) {
     struct file_list *list = user;
-    struct kv_model *model = list->model;
-    struct kv_item *items = hearth_kv_grow(model->items, model->n, &model->cap, sizeof *items);
-    if (!items) {
-        list->nomem = true;
-        return false;
-    }
-    model->items = items;
-    model->items[model->n++] = (struct kv_item){.file = *file, .state = KV_UNREADABLE};
-    return true;
-}
-
-/* Where an item ends, as what follows it names it. */
-static struct hearth_digest end_of(const struct hearth_record *record) {
-    const size_t n = hearth_record_tokens(record);
-    return n == 0 ? record->base : hearth_record_next(record->base, record->tokens, n);
+    list->nomem = !hearth_kv_add_item(list->model, &(struct kv_item){.file = *file, .state = KV_UNREADABLE});
+    return !list->nomem;
 }
 
 /* Fills in an item; false when its file is gone. */
@@ -172,27 +141,17 @@ static bool read_item(struct kv *kv, struct kv_model *model, struct kv_item *ite
         item->file = file;
     }
     item->state = hearth_kv_state(&head);
-    item->page_tokens = head.info.page_tokens;
-    if (item->state == KV_READABLE || item->state == KV_SEALED) {
-        item->record = head.info.record;
-        head.info.record.tokens = NULL; /* taken */
-    }
-    if (item->state == KV_READABLE) {
-        item->end = end_of(&item->record);
-    }
+    hearth_kv_take_info(item, &head.info);
     hearth_kv_head_close(&head);
-    model->bytes += item->file.bytes;
-    model->count[item->state]++;
-    model->state_bytes[item->state] += item->file.bytes;
-    *(item->file.id.kind == HEARTH_RECORD_PAGE ? &model->pages : &model->snapshots) += 1;
-    const int64_t stamp = item->file.stamp_us;
-    model->oldest_us = model->oldest_us == 0 || stamp < model->oldest_us ? stamp : model->oldest_us;
-    model->newest_us = stamp > model->newest_us ? stamp : model->newest_us;
+    hearth_kv_count_item(model, item);
     return true;
 }
 
 bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
     *view = (struct kv_view){0};
+    if (kv->remote) {
+        return hearth_kv_remote_load(kv, view);
+    }
     int err = hearth_directory_models(kv->directory, note_model, view);
     uint64_t total = 0, done = 0;
     err = err == HEARTH_OK ? view->err : err;
@@ -227,20 +186,4 @@ bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
         return false;
     }
     return true;
-}
-
-void hearth_kv_view_finish(struct kv_view *view) {
-    for (size_t i = 0; i < view->model_n; i++) {
-        struct kv_model *model = &view->models[i];
-        for (size_t k = 0; k < model->n; k++) {
-            free(model->items[k].record.tokens);
-        }
-        free(model->items);
-        free(model->sorted);
-        free(model->ends);
-        free(model->groups);
-    }
-    free(view->models);
-    free(view->conversations);
-    *view = (struct kv_view){0};
 }

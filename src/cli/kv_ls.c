@@ -42,7 +42,8 @@ static int ls_json(struct kv *kv, struct kv_view *view) {
                       "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
                       (json_int_t)model->count[KV_UNREADABLE]));
     }
-    return hearth_show_json(json_pack("{s:s, s:o}", "dir", hearth_directory_path(kv->directory), "models", models));
+    return hearth_show_json(
+        json_pack("{s:s, s:o}", kv->remote ? "store" : "dir", hearth_kv_place(kv), "models", models));
 }
 
 static const struct hearth_show_column columns[] = {
@@ -133,7 +134,7 @@ static int ls_text(struct kv *kv, const struct kv_view *view) {
         print_model(view, m, &table);
     }
     if (view->model_n == 0) {
-        (void)printf("%s is empty\n", hearth_directory_path(kv->directory));
+        (void)printf("%s is empty\n", hearth_kv_place(kv));
     }
     hearth_show_table_finish(&table);
     return ok ? 0 : hearth_complain(1, "out of memory");
@@ -249,11 +250,54 @@ static int stat_json(struct kv *kv, const struct kv_view *view, const struct hea
                   (json_int_t)rest->draft_bytes, "other_bytes", (json_int_t)rest->other_bytes));
 }
 
+/* Of a store: its own limit stands in place of a budget. */
+static int stat_remote(struct kv *kv, struct kv_view *view) {
+    struct hearth_remote_memory memory;
+    struct totals all = {0};
+    json_t *models = json_array();
+    if (hearth_remote_list_memory(kv->remote, &memory) != HEARTH_OK) {
+        json_decref(models);
+        return hearth_complain(1, "%s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
+    }
+    for (size_t m = 0; m < view->model_n; m++) {
+        struct totals totals = {0};
+        add_model(&totals, view, m);
+        add_model(&all, view, m);
+        json_t *one = totals_json(&totals);
+        (void)json_object_set_new(one, "model", json_string(view->models[m].id.hex));
+        (void)json_object_set_new(one, "sealed", json_integer((json_int_t)view->models[m].count[KV_SEALED]));
+        (void)json_object_set_new(one, "damaged", json_integer((json_int_t)view->models[m].count[KV_DAMAGED]));
+        (void)json_array_append_new(models, one);
+        if (!kv->options.json) {
+            (void)printf("%.8s\n", view->models[m].id.hex);
+            print_totals(&totals);
+            print_unlisted(&view->models[m]);
+        }
+    }
+    if (kv->options.json) {
+        return hearth_show_json(json_pack("{s:s, s:o, s:o, s:I, s:I, s:s}", "store", hearth_kv_place(kv), "models",
+                                          models, "total", totals_json(&all), "memory_bytes",
+                                          (json_int_t)memory.used_bytes, "maxmemory_bytes",
+                                          (json_int_t)memory.most_bytes, "policy", memory.policy));
+    }
+    json_decref(models);
+    (void)printf("%s\n", hearth_kv_place(kv));
+    print_totals(&all);
+    (void)printf("  %-14s %s of %s, %s\n", "its memory", hearth_show_bytes(memory.used_bytes).text,
+                 memory.most_bytes > 0 ? hearth_show_bytes(memory.most_bytes).text : "no limit", memory.policy);
+    return 0;
+}
+
 int hearth_kv_stat(struct kv *kv) {
     struct kv_view view;
     struct hearth_directory_rest rest;
     if (!hearth_kv_load(kv, &view)) {
         return 1;
+    }
+    if (kv->remote) {
+        const int status = stat_remote(kv, &view);
+        hearth_kv_view_finish(&view);
+        return status;
     }
     hearth_directory_rest(kv->directory, &rest);
     const uint64_t free_bytes = hearth_directory_free_bytes(kv->directory);

@@ -265,24 +265,12 @@ static void wait_tried(struct remote *remote) {
 }
 
 static int open_keys(struct remote *remote, struct hearth_errmsg *msg) {
-    if (remote->address.tls) {
-        redisSSLContextError error = REDIS_SSL_CTX_NONE;
-        (void)redisInitOpenSSL();
-        const char *ca = remote->params.ca_file;
-        redisSSLOptions options = {.cacert_filename = ca,
-                                   .capath = ca ? NULL : "/etc/ssl/certs",
-                                   .server_name = remote->address.host,
-                                   .verify_name = remote->address.host,
-                                   .verify_mode = REDIS_SSL_VERIFY_PEER};
-        remote->ssl = redisCreateSSLContextWithOptions(&options, &error);
-        if (!remote->ssl) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", redisSSLContextGetError(error));
-        }
+    int err = remote->address.tls ? hearth_remote_tls(&remote->address, remote->params.ca_file, &remote->ssl, msg)
+                                  : HEARTH_OK;
+    if (err != HEARTH_OK || !remote->params.key_file) {
+        return err;
     }
-    if (!remote->params.key_file) {
-        return HEARTH_OK;
-    }
-    const int err = hearth_seal_create(remote->params.key_file, &remote->seal, msg);
+    err = hearth_seal_create(remote->params.key_file, &remote->seal, msg);
     if (err == HEARTH_OK) {
         remote->backing.key = hearth_seal_id(remote->seal);
     }

@@ -1,5 +1,5 @@
 /* URLs of a store. A password stands in a URL, so no error shows more of it than the scheme. */
-#include "tier/remote.h"
+#include "tier/remote_engine.h"
 
 #include <openssl/crypto.h>
 
@@ -136,6 +136,19 @@ int hearth_remote_address_parse(const char *url, struct hearth_remote_address *o
                                             : "[[USER]:PASSWORD@]HOST[:PORT][/DB], with %XX for special characters");
     }
     return hearth_fail(msg, HEARTH_ERR_INVALID, "a store's address begins with redis://, rediss:// or unix://");
+}
+
+int hearth_remote_tls(const struct hearth_remote_address *address, const char *ca_file, redisSSLContext **out,
+                      struct hearth_errmsg *msg) {
+    redisSSLContextError error = REDIS_SSL_CTX_NONE;
+    redisSSLOptions options = {.cacert_filename = ca_file,
+                               .capath = ca_file ? NULL : "/etc/ssl/certs",
+                               .server_name = address->host,
+                               .verify_name = address->host,
+                               .verify_mode = REDIS_SSL_VERIFY_PEER};
+    (void)redisInitOpenSSL();
+    *out = redisCreateSSLContextWithOptions(&options, &error);
+    return *out ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_INVALID, "%s", redisSSLContextGetError(error));
 }
 
 void hearth_remote_address_finish(struct hearth_remote_address *address) {

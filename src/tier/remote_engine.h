@@ -9,6 +9,7 @@
  *     remote_read.c      seek, get
  *     remote_write.c     put, remove, touch
  *     remote.c           the threads, the calls of the cache
+ *     remote_list.c      beside them, for `hearth kv`: a connection that scans
  *
  * Names in the store (hex digits; MODEL is the name of the disk tier's directory for the model):
  *
@@ -47,6 +48,10 @@ struct remote_op;
 static inline size_t hearth_remote_chunks(uint64_t payload_bytes) {
     return (size_t)((payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
 }
+
+/* What TLS to the address needs: the certificate has to be that of its host. Errors: INVALID. */
+int hearth_remote_tls(const struct hearth_remote_address *address, const char *ca_file, redisSSLContext **out,
+                      struct hearth_errmsg *msg);
 
 /* ---- links ---- */
 

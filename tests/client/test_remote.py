@@ -6,6 +6,7 @@ HEARTH_LIES is how many values each kind of lie is told about (default 6).
 
 import contextlib
 import functools
+import json
 import os
 import random
 import subprocess
@@ -412,6 +413,65 @@ def test_a_store_that_lies(store, tmp_path, kind, sealed):
     assert bad > 0
     with box(store, *flags) as running:  # what did not verify was written again
         assert computed(request(running.client, talk.messages, max_tokens=4)) <= 2
+
+
+# ---------------------------------------------------------------------------------------------------- hearth kv
+
+def kv(store, command, *args, status=0, json_too=True):
+    """What `hearth kv` says of the store: the object of --json, and its lines."""
+    words = [servers.hearth_path(), "kv", command, *args, "--kv-remote", "-"]
+    env = {**servers.surroundings(), "HEARTH_KV_REMOTE": store.url()}
+    told = subprocess.run([*words, *(["--json"] if json_too else [])], capture_output=True, text=True, timeout=60, env=env,
+                          check=False)
+    assert told.returncode == status, told
+    return json.loads(told.stdout) if json_too and told.stdout else told.stdout + told.stderr
+
+
+def test_hearth_kv_shows_and_cleans_the_store(tmp_path):
+    talks = [Talk("shown", system_words=600), Talk("another", system_words=600)]
+    with Store(tmp_path, password="secret") as store:
+        assert kv(store, "ls")["models"] == [] and "is empty" in kv(store, "ls", json_too=False)
+        with box(store, "--kv-disk", "0") as running:
+            for talk in talks:
+                request(running.client, talk.ask(), max_tokens=1)
+            wait_written(running)
+        store.ask("SET", "hearth:not-ours", "1")
+        store.ask("SET", "hearth:" + "0" * 32 + ":i:" + "1" * 32, "not a hash")
+        listed = kv(store, "ls")
+        assert "secret" not in json.dumps(listed) and listed["store"].startswith("redis://127.0.0.1")
+        [model] = listed["models"]
+        conversations = model["conversations"]
+        assert len(conversations) == 2 and all(one["complete"] and one["tokens"] > 500 for one in conversations), listed
+        assert conversations[0]["id"] in kv(store, "ls", json_too=False)
+        totals = kv(store, "stat")
+        assert totals["total"]["conversations"] == 2 and totals["memory_bytes"] > totals["total"]["bytes"] > 0
+        assert "maxmemory" not in kv(store, "stat", json_too=False)
+        checked = kv(store, "verify")
+        assert checked["good"] == checked["items"] == model["files"] and checked["damaged"] == 0
+        removed, stays = sorted(conversations, key=lambda one: one["own_bytes"] == 0)  # they share a beginning
+        assert kv(store, "rm", removed["id"], "--yes")["removed_bytes"] == removed["own_bytes"] > 0
+        assert [one["id"] for one in kv(store, "ls")["models"][0]["conversations"]] == [stays["id"]]
+        with box(store, "--kv-disk", "0") as running:  # the other one is whole
+            receipts = [request(running.client, talk.messages, max_tokens=1)["hearth"] for talk in talks]
+            assert min(receipt["computed"] for receipt in receipts) <= 2, receipts
+            wait_written(running)
+        key = store.keys("s")[0]
+        store.ask("SETRANGE", key, 10, "damage")
+        assert kv(store, "verify", status=1)["damaged"] == 1 and key not in store.keys("s")
+        store.ask("DEL", store.keys("s")[0])
+        assert kv(store, "verify")["evicted"] == 1
+        assert kv(store, "gc")["removed_headers"] == 1 and kv(store, "verify")["evicted"] == 0
+        kv(store, "rm", "--all", "--yes")
+        assert kv(store, "ls")["models"] == [] and store.keys("s") == [] and store.ask("EXISTS", "hearth:not-ours")
+
+
+def test_hearth_kv_says_why_a_store_cannot_be_shown(store):
+    words = [servers.hearth_path(), "kv", "ls", "--kv-remote"]
+    for url, told in (("http://x", "begins with redis://"), (f"redis://127.0.0.1:{servers.free_port()}", "refused"),
+                      (f"redis://:guess@127.0.0.1:{store.port}", "password")):
+        ended = subprocess.run([*words, url], capture_output=True, text=True, timeout=60, env=servers.surroundings(),
+                               check=False)
+        assert ended.returncode == 1 and told in ended.stderr and "guess" not in ended.stderr, ended
 
 
 # ---------------------------------------------------------------------------------------------------- the command line

@@ -1,0 +1,369 @@
+/* The lister of a store: hiredis' blocking interface on one connection.
+ *
+ * Names are those of tier/remote_engine.h. They are read back with care: other programs may use the same store, and
+ * what is no name of hearth's is left alone. A failed command ends the connection's use: `trouble` says why. */
+#include "tier/remote_list.h"
+
+#include "tier/remote_engine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMEOUT_S 10
+#define SCAN_COUNT "1000"
+#define SWEEP_IDLE_S 300 /* what was used since may belong to an item that is being written */
+
+struct hearth_remote_list {
+    struct hearth_remote_address address;
+    redisContext *context;
+    redisSSLContext *ssl;
+    char trouble[160];
+};
+
+/* ---- commands ---- */
+
+static void note_trouble(struct hearth_remote_list *list, const redisReply *reply) {
+    (void)snprintf(list->trouble, sizeof list->trouble, "%s",
+                   reply && reply->type == REDIS_REPLY_ERROR ? reply->str
+                   : list->context->err                      ? list->context->errstr
+                                                             : "it answers something else");
+}
+
+/* NULL: it failed. The reply is the caller's. */
+static redisReply *ask(struct hearth_remote_list *list, int argc, const char **argv, const size_t *lens) {
+    redisReply *reply = redisCommandArgv(list->context, argc, argv, lens);
+    if (reply && reply->type != REDIS_REPLY_ERROR) {
+        return reply;
+    }
+    note_trouble(list, reply);
+    freeReplyObject(reply);
+    return NULL;
+}
+
+static bool told(struct hearth_remote_list *list, int argc, const char **argv) {
+    redisReply *reply = ask(list, argc, argv, NULL);
+    freeReplyObject(reply);
+    return reply != NULL;
+}
+
+static void chunk_key(const struct hearth_remote_place *place, size_t chunk, char key[REMOTE_KEY_BYTES]) {
+    char hex[33];
+    hearth_digest_hex(place->name, hex);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:%s:%zu", place->model.hex, hex, chunk);
+}
+
+/* ---- names ---- */
+
+/* hearth:MODEL:KIND:DIGEST, and what follows. False: it is none of ours. */
+static bool read_key(const redisReply *key, char kind, struct hearth_model_id *model, struct hearth_digest *digest) {
+    char found, hex[33];
+    int end = 0;
+    if (key->type != REDIS_REPLY_STRING || strlen(key->str) != key->len ||
+        sscanf(key->str, "hearth:%32[0-9a-f]:%c:%16" SCNx64 "%16" SCNx64 "%n", model->hex, &found, &digest->hi,
+               &digest->lo, &end) != 4 ||
+        found != kind || strlen(model->hex) != 32 || end != 7 + 32 + 3 + 32) {
+        return false;
+    }
+    hearth_digest_hex(*digest, hex);
+    return memcmp(hex, key->str + end - 32, 32) == 0 && (key->str[end] == '\0' || key->str[end] == ':');
+}
+
+/* Calls `each` for every key with the pattern. Stops when it returns false. */
+static int scan(struct hearth_remote_list *list, const char *pattern, bool (*each)(void *user, const redisReply *key),
+                void *user) {
+    char cursor[32] = "0";
+    do {
+        const char *argv[] = {"SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT};
+        redisReply *reply = ask(list, 6, argv, NULL);
+        if (!reply) {
+            return HEARTH_ERR_IO;
+        }
+        const bool good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+                          reply->element[0]->type == REDIS_REPLY_STRING && reply->element[1]->type == REDIS_REPLY_ARRAY;
+        bool goes_on = good;
+        (void)snprintf(cursor, sizeof cursor, "%s", good ? reply->element[0]->str : "0");
+        for (size_t i = 0; goes_on && i < reply->element[1]->elements; i++) {
+            goes_on = each(user, reply->element[1]->element[i]);
+        }
+        freeReplyObject(reply);
+        if (!good) {
+            note_trouble(list, NULL);
+            return HEARTH_ERR_IO;
+        }
+        if (!goes_on) {
+            break;
+        }
+    } while (strcmp(cursor, "0") != 0);
+    return HEARTH_OK;
+}
+
+/* ---- items ---- */
+
+struct remote_walk {
+    struct hearth_remote_list *list;
+    bool (*visit)(void *user, const struct hearth_remote_listed *listed);
+    void *user;
+    int err;
+};
+
+/* One item of a block's index. */
+static bool visit_item(struct remote_walk *walk, struct hearth_remote_listed *listed, const redisReply *field,
+                       const redisReply *header) {
+    struct hearth_buf padded = {0};
+    char hex[33];
+    if (field->type != REDIS_REPLY_STRING || field->len != 32 || header->type != REDIS_REPLY_STRING ||
+        header->len > HEARTH_FORMAT_HEADER_MAX ||
+        sscanf(field->str, "%16" SCNx64 "%16" SCNx64, &listed->name.hi, &listed->name.lo) != 2) {
+        return true;
+    }
+    hearth_digest_hex(listed->name, hex);
+    if (memcmp(hex, field->str, 32) != 0) {
+        return true;
+    }
+    listed->header_bytes = header->len;
+    listed->padded_bytes = (header->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
+    if (!hearth_buf_reserve(&padded, listed->padded_bytes + 1)) {
+        walk->err = HEARTH_ERR_NOMEM;
+        return false;
+    }
+    memcpy(padded.data, header->str, header->len);
+    memset(padded.data + header->len, 0, listed->padded_bytes - header->len);
+    listed->header = padded.data;
+    const bool goes_on = walk->visit(walk->user, listed);
+    hearth_buf_finish(&padded);
+    return goes_on;
+}
+
+static bool visit_index(void *user, const redisReply *key) {
+    struct remote_walk *walk = user;
+    struct hearth_remote_listed listed = {0};
+    if (!read_key(key, 'i', &listed.model, &listed.base)) {
+        return true;
+    }
+    const char *argv[] = {"HGETALL", key->str};
+    redisReply *reply = redisCommandArgv(walk->list->context, 2, argv, NULL);
+    if (!reply) {
+        note_trouble(walk->list, NULL);
+        walk->err = HEARTH_ERR_IO;
+        return false;
+    }
+    bool goes_on = true; /* of another type: not ours */
+    for (size_t i = 0; goes_on && reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
+        goes_on = visit_item(walk, &listed, reply->element[i], reply->element[i + 1]);
+    }
+    freeReplyObject(reply);
+    return goes_on;
+}
+
+int hearth_remote_list_walk(struct hearth_remote_list *list,
+                            bool (*visit)(void *user, const struct hearth_remote_listed *listed), void *user) {
+    struct remote_walk walk = {.list = list, .visit = visit, .user = user};
+    const int err = scan(list, "hearth:*:i:*", visit_index, &walk);
+    return err != HEARTH_OK ? err : walk.err;
+}
+
+int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct hearth_remote_place *place) {
+    const size_t chunks = hearth_remote_chunks(place->payload_bytes);
+    int64_t idle_s = -2;
+    for (size_t i = 0; i < chunks; i++) {
+        char key[REMOTE_KEY_BYTES];
+        chunk_key(place, i, key);
+        const char *idle[] = {"OBJECT", "IDLETIME", key}, *there[] = {"EXISTS", key};
+        redisReply *reply = ask(list, 3, idle, NULL);
+        if (!reply) { /* the store's policy counts uses, not times */
+            reply = ask(list, 2, there, NULL);
+            idle_s = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? idle_s : -1;
+        } else {
+            idle_s = reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
+        }
+        freeReplyObject(reply);
+        if (idle_s == -1) {
+            break;
+        }
+    }
+    return idle_s;
+}
+
+int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth_remote_place *place,
+                            struct hearth_buf *payload) {
+    int err = hearth_buf_reserve(payload, (size_t)place->payload_bytes) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+    const size_t chunks = hearth_remote_chunks(place->payload_bytes);
+    for (size_t i = 0; i < chunks && err == HEARTH_OK; i++) {
+        char key[REMOTE_KEY_BYTES];
+        chunk_key(place, i, key);
+        const char *argv[] = {"GET", key};
+        redisReply *reply = ask(list, 2, argv, NULL);
+        err = !reply                                                           ? HEARTH_ERR_IO
+              : reply->type != REDIS_REPLY_STRING || reply->len > REMOTE_CHUNK ? HEARTH_ERR_NOT_FOUND
+              : !hearth_buf_append(payload, reply->str, reply->len)            ? HEARTH_ERR_NOMEM
+                                                                               : HEARTH_OK;
+        freeReplyObject(reply);
+    }
+    return err == HEARTH_OK && payload->len != place->payload_bytes ? HEARTH_ERR_NOT_FOUND : err;
+}
+
+int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hearth_remote_place *place) {
+    char key[REMOTE_KEY_BYTES], base[33], name[33];
+    hearth_digest_hex(place->base, base);
+    hearth_digest_hex(place->name, name);
+    (void)snprintf(key, sizeof key, "hearth:%s:i:%s", place->model.hex, base);
+    const char *header[] = {"HDEL", key, name};
+    bool ok = told(list, 3, header);
+    const size_t chunks = hearth_remote_chunks(place->payload_bytes);
+    for (size_t i = 0; i < chunks && ok; i++) {
+        chunk_key(place, i, key);
+        const char *chunk[] = {"UNLINK", key};
+        ok = told(list, 2, chunk);
+    }
+    return ok ? HEARTH_OK : HEARTH_ERR_IO;
+}
+
+/* ---- many ---- */
+
+static bool unlink_key(void *user, const redisReply *key) {
+    const char *argv[] = {"UNLINK", key->str};
+    return key->type != REDIS_REPLY_STRING || told(user, 2, argv);
+}
+
+int hearth_remote_list_remove_model(struct hearth_remote_list *list, struct hearth_model_id model) {
+    char pattern[64];
+    (void)snprintf(pattern, sizeof pattern, "hearth:%s:*", model.hex);
+    list->trouble[0] = '\0';
+    const int err = scan(list, pattern, unlink_key, list);
+    return list->trouble[0] ? HEARTH_ERR_IO : err;
+}
+
+struct remote_sweep {
+    struct hearth_remote_list *list;
+    bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name);
+    void *user;
+    uint64_t *removed, *removed_bytes;
+};
+
+static bool sweep_key(void *user, const redisReply *key) {
+    struct remote_sweep *sweep = user;
+    struct hearth_model_id model;
+    struct hearth_digest name;
+    if (!read_key(key, 's', &model, &name) || sweep->known(sweep->user, model, name)) {
+        return true;
+    }
+    const char *idle[] = {"OBJECT", "IDLETIME", key->str}, *length[] = {"STRLEN", key->str};
+    redisReply *reply = ask(sweep->list, 3, idle, NULL);
+    const bool old = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= SWEEP_IDLE_S;
+    freeReplyObject(reply);
+    reply = old ? ask(sweep->list, 2, length, NULL) : NULL;
+    if (reply && reply->type == REDIS_REPLY_INTEGER && unlink_key(sweep->list, key)) {
+        ++*sweep->removed;
+        *sweep->removed_bytes += (uint64_t)reply->integer;
+    }
+    freeReplyObject(reply);
+    return true;
+}
+
+int hearth_remote_list_sweep(struct hearth_remote_list *list,
+                             bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name),
+                             void *user, uint64_t *removed, uint64_t *removed_bytes) {
+    struct remote_sweep sweep = {list, known, user, removed, removed_bytes};
+    *removed = *removed_bytes = 0;
+    return scan(list, "hearth:*:s:*", sweep_key, &sweep);
+}
+
+static uint64_t info_number(const char *info, const char *name) {
+    const char *at = strstr(info, name);
+    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+int hearth_remote_list_memory(struct hearth_remote_list *list, struct hearth_remote_memory *memory) {
+    const char *argv[] = {"INFO", "memory"};
+    redisReply *reply = ask(list, 2, argv, NULL);
+    *memory = (struct hearth_remote_memory){0};
+    if (!reply || reply->type != REDIS_REPLY_STRING) {
+        freeReplyObject(reply);
+        return HEARTH_ERR_IO;
+    }
+    memory->used_bytes = info_number(reply->str, "\nused_memory:");
+    memory->most_bytes = info_number(reply->str, "\nmaxmemory:");
+    const char *policy = strstr(reply->str, "\nmaxmemory_policy:");
+    (void)(policy && sscanf(policy, "\nmaxmemory_policy:%31[a-z-]", memory->policy));
+    freeReplyObject(reply);
+    return HEARTH_OK;
+}
+
+/* ---- life ---- */
+
+static int greet(struct hearth_remote_list *list) {
+    const struct hearth_remote_address *address = &list->address;
+    const char *auth[] = {"AUTH", address->user ? address->user : address->password, address->password};
+    char db[16];
+    (void)snprintf(db, sizeof db, "%d", address->db);
+    const char *select[] = {"SELECT", db}, *ping[] = {"PING"}, *no_touch[] = {"CLIENT", "NO-TOUCH", "ON"};
+    if ((address->password && !told(list, address->user ? 3 : 2, auth)) ||
+        (address->db != 0 && !told(list, 2, select)) || !told(list, 1, ping)) {
+        return HEARTH_ERR_IO;
+    }
+    (void)told(list, 3, no_touch); /* since Redis 7.2: looking is no use */
+    return HEARTH_OK;
+}
+
+int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
+                            struct hearth_errmsg *msg) {
+    struct hearth_remote_list *list = calloc(1, sizeof *list);
+    const struct timeval timeout = {.tv_sec = TIMEOUT_S};
+    redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC,
+                            .connect_timeout = &timeout,
+                            .command_timeout = &timeout};
+    *out = NULL;
+    if (!list) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    int err = hearth_remote_address_parse(url, &list->address, msg);
+    err = err == HEARTH_OK && list->address.tls ? hearth_remote_tls(&list->address, ca_file, &list->ssl, msg) : err;
+    if (err == HEARTH_OK) {
+        if (list->address.path) {
+            REDIS_OPTIONS_SET_UNIX(&options, list->address.path);
+        } else {
+            REDIS_OPTIONS_SET_TCP(&options, list->address.host, list->address.port);
+        }
+        list->context = redisConnectWithOptions(&options);
+        if (!list->context) {
+            err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+        } else if (list->context->err ||
+                   (list->ssl && redisInitiateSSLWithContext(list->context, list->ssl) != REDIS_OK)) {
+            err = hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", list->address.label,
+                              list->context->errstr[0] ? list->context->errstr : strerror(errno));
+        } else if (greet(list) != HEARTH_OK) {
+            err = hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", list->address.label, list->trouble);
+        }
+    }
+    if (err != HEARTH_OK) {
+        hearth_remote_list_close(list);
+        return err;
+    }
+    *out = list;
+    return HEARTH_OK;
+}
+
+void hearth_remote_list_close(struct hearth_remote_list *list) {
+    if (!list) {
+        return;
+    }
+    if (list->context) {
+        redisFree(list->context);
+    }
+    if (list->ssl) {
+        redisFreeSSLContext(list->ssl);
+    }
+    hearth_remote_address_finish(&list->address);
+    free(list);
+}
+
+const char *hearth_remote_list_label(const struct hearth_remote_list *list) {
+    return list->address.label;
+}
+
+const char *hearth_remote_list_trouble(const struct hearth_remote_list *list) {
+    return list->trouble;
+}
