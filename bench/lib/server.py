@@ -118,7 +118,7 @@ class Server:
             except (OSError, HttpError):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{self.command[0]} was not ready after {timeout_s} s") from None
-                time.sleep(0.05)
+                time.sleep(0.02)
 
     def log(self):
         with open(self._log.name, encoding="utf-8", errors="replace") as file:

@@ -20,6 +20,10 @@ static int create_sim(const struct hearth_options *options, struct hearth_engine
     params.batch_tokens = u32(options->batch_size);
     params.ubatch_tokens = u32(options->ubatch_size);
     params.real_time = true;
+    params.prefill_tokens_per_s *= options->sim_speed;
+    params.decode_tokens_per_s *= options->sim_speed;
+    params.import_bytes_per_s *= options->sim_speed;
+    params.export_bytes_per_s *= options->sim_speed;
     return hearth_sim_create(&params, out, msg);
 }
 

@@ -20,7 +20,7 @@ import pytest
 import ondisk
 from conftest import serve
 from faulty import Faults, library
-from ondisk import (bad_files, content, disk, request, reused, serve_disk, state_files, wait_scanned, wait_until,
+from ondisk import (QUICK_SIM, bad_files, content, disk, request, reused, serve_disk, state_files, wait_scanned, wait_until,
                   wait_written)
 from lib import server as servers
 
@@ -46,7 +46,7 @@ def faults(faulty_fs, tmp_path):
 @pytest.fixture(scope="module")
 def steady():
     """What replies must be."""
-    with serve("--engine", "sim", "-c", "8192", "-np", "1", "--cache-ram", "0") as running:
+    with serve(*QUICK_SIM, "-c", "8192", "-np", "1", "--cache-ram", "0") as running:
         yield Steady(running)
 
 
@@ -168,7 +168,7 @@ def default_faults(faulty_fs, tmp_path):
 
 def broken_default(faults, tmp_path):
     env = {**faults.env, "HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}
-    return serve("--engine", "sim", "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-disk", "8192", "--kv-io",
+    return serve(*QUICK_SIM, "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-disk", "8192", "--kv-io",
                  "threads", env=env)
 
 

@@ -22,12 +22,13 @@ import pytest
 from conftest import serve
 from faulty import library
 from lib import server as servers
+from ondisk import QUICK_SIM
 from store import PROGRAM, Store
 
 SHARE = 12  # of the allocations of a start; a start takes a while
 ALL = "HEARTH_FAULTS" in os.environ
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
-FLAGS = ("--engine", "sim", "-c", "4096", "-np", "1")
+FLAGS = (*QUICK_SIM, "-c", "4096", "-np", "1")
 BODY = {"temperature": 0, "seed": 7, "max_tokens": 16, "messages": [{"role": "user", "content": "Say it, please."}]}
 
 

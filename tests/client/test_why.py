@@ -1,6 +1,7 @@
 """Why requests were slow: each cause is produced on purpose, and the server's verdict names it with what it cost.
 
-All against the sim engine, whose speed is known: a prompt token takes a millisecond, a reply's token 20.
+All against the sim engine, whose speed is known: a prompt token takes a millisecond, a reply's token 20; a tenth of
+that where only tokens are counted.
 """
 
 import json
@@ -18,6 +19,7 @@ import pytest
 import faulty
 from conftest import serve
 from lib import server as servers
+from ondisk import QUICK_SIM
 
 RULES = "\n".join(f"Rule {i}: never touch file number {i * 7919} without asking first." for i in range(40))
 SYSTEM = "You are an agent.\nBe careful with files.\nToday: {}\n" + RULES
@@ -396,9 +398,9 @@ def test_much_new_text(sim):
     about(report["verdicts"][0], report["tokens"]["computed"])
 
 
-def evict(*flags, others=2):
+def evict(*flags, others=3):
     """Conversations, one after the other; then the first goes on. What is kept of its first and second turn."""
-    with serve("--engine", "sim", "-np", "1", "-c", "16384", *flags) as server:
+    with serve(*QUICK_SIM, "-np", "1", "-c", "16384", *flags) as server:
         def first(name):
             history = [system(SYSTEM.format(name)), user(FIRST + RULES * 4)]
             reply, report = ask(server, history)
@@ -410,7 +412,7 @@ def evict(*flags, others=2):
 
 
 def test_evicted():
-    """A MiB of RAM holds 15,000 tokens of the simulated model; three conversations take turns."""
+    """A MiB of RAM holds 15,000 tokens of the simulated model; four conversations take turns."""
     before, report = evict("--cache-ram", "1")
     assert before["tokens"]["prompt"] > 6000, before
     assert report["reason"] == "evicted", report
@@ -427,7 +429,7 @@ def test_evicted():
 def test_a_prompt_that_RAM_never_took():
     """One that takes more than all of it is kept in part only."""
     def turns(*flags):
-        with serve("--engine", "sim", "-np", "1", "-c", "32768", *flags) as server:
+        with serve(*QUICK_SIM, "-np", "1", "-c", "32768", *flags) as server:
             ask(server, [user("What was there before. " + RULES * 3)])
             history = [system(SYSTEM.format("huge")), user(FIRST + RULES * 12)]
             reply, _ = ask(server, history)
