@@ -19,7 +19,7 @@ import pytest
 import faulty
 from conftest import serve
 from lib import server as servers
-from ondisk import QUICK_SIM
+from ondisk import QUICK_SIM, wait_scanned
 
 RULES = "\n".join(f"Rule {i}: never touch file number {i * 7919} without asking first." for i in range(40))
 SYSTEM = "You are an agent.\nBe careful with files.\nToday: {}\n" + RULES
@@ -398,7 +398,7 @@ def test_much_new_text(sim):
     about(report["verdicts"][0], report["tokens"]["computed"])
 
 
-def evict(*flags, others=3):
+def evict(*flags, others=4):
     """Conversations, one after the other; then the first goes on. What is kept of its first and second turn."""
     with serve(*QUICK_SIM, "-np", "1", "-c", "16384", *flags) as server:
         def first(name):
@@ -412,7 +412,7 @@ def evict(*flags, others=3):
 
 
 def test_evicted():
-    """A MiB of RAM holds 15,000 tokens of the simulated model; four conversations take turns."""
+    """A MiB of RAM holds 15,000 tokens of the simulated model; five conversations take turns."""
     before, report = evict("--cache-ram", "1")
     assert before["tokens"]["prompt"] > 6000, before
     assert report["reason"] == "evicted", report
@@ -420,7 +420,7 @@ def test_evicted():
     verdict = report["verdicts"][0]
     about(verdict, report["tokens"]["prompt"] - sum(report["tokens"]["reused"].values()))
     needed = int(re.search(r"`--cache-ram (\d+)` instead of 1 would have kept it", verdict["advice"])[1])
-    assert needed == 2
+    assert needed == 3
     # What the verdict says of the fix is true.
     _, report = evict("--cache-ram", str(needed))
     assert report["reason"] == "extended" and report["verdicts"] == []
@@ -465,6 +465,7 @@ def test_a_slow_disk(tmp_path):
     with serve(*flags) as server:
         history, _ = begin(server, "slow disk")
     with serve(*flags, env=faults.env) as server:
+        wait_scanned(server)
         faults.set("open SLOW 1 0")
         _, report = ask(server, [*history, user("Go on.")])
     assert cause(report) == "slow_disk", report
