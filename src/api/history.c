@@ -108,11 +108,13 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
 
 /* ---- prompts ---- */
 
-static struct hearth_transcript_prompt transcript_prompt(const struct hearth_chat_request *request, size_t unknown,
-                                                         struct hearth_transcript_root root,
+static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job *job,
                                                          struct hearth_rereading *rereading) {
+    const struct hearth_chat_request *request = &job->resolved.request;
+    const size_t unknown = job->resolved.unknown_messages;
     return (struct hearth_transcript_prompt){
-        .root = root,
+        .root = root_of(job, request),
+        .client = hearth_digest_bytes(job->client, strlen(job->client)),
         .messages = request->messages,
         .message_count = request->message_count - (request->continues ? 1 : 0) - unknown,
         .reads = hearth_rereading_reads,
@@ -315,20 +317,52 @@ static void find_tool(struct hearth_conversation *conversation, const struct hea
 
 static double tokens_before_byte(void *user, size_t offset) {
     const struct hearth_transcript_fork *fork = user;
-    return hearth_transcript_fork_tokens(fork, fork->offset + offset);
+    return hearth_transcript_fork_tokens(fork, fork->reach + offset);
+}
+
+/* The first message that the earlier prompt had no counterpart of: behind the last one that both have, and as many as
+ * came there behind that one. */
+static size_t first_new(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
+    enum { NEAR = 64 };
+    const size_t count = prompt->message_count, then = fork->said_count;
+    for (size_t j = 0; j < NEAR && j < count; j++) {
+        for (size_t i = 0; i < NEAR && i < then; i++) {
+            if (hearth_digest_equal(fork->said[then - 1 - i].says, prompt->messages[count - 1 - j]->says)) {
+                return count - j + i;
+            }
+        }
+    }
+    return count;
+}
+
+/* Where the messages begin that are new in any case. The prompt's end, where that cannot be told. */
+static size_t new_begins(const struct hearth_conversation *conversation, const struct hearth_chat_request *request,
+                         const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
+    const struct hearth_transcript_fork *fork = &conversation->fork;
+    const bool can_tell = conversation->diagnosis.own && prompt->prefix_messages == 0;
+    const size_t first = can_tell ? first_new(fork, prompt) : prompt->message_count;
+    size_t *offsets = first < prompt->message_count ? calloc(request->message_count, sizeof *offsets) : NULL;
+    size_t end = prompt->len;
+    if (offsets != NULL) {
+        hearth_chat_locate(request, rendered, offsets);
+        end = offsets[first] < end ? offsets[first] : end; /* NO_MARK is more than any length */
+    }
+    free(offsets);
+    return end > fork->reach ? end : prompt->len;
 }
 
 /* How many tokens the difference costs. */
 static void weigh(struct hearth_conversation *conversation, const struct hearth_transcript_prompt *prompt,
-                  size_t fixed_bytes) {
+                  size_t known_end, size_t fixed_bytes) {
     struct hearth_transcript_fork *fork = &conversation->fork;
     if (conversation->diagnosis.cause == HEARTH_CAUSE_OTHER || fork->then == NULL) {
         return;
     }
     conversation->saved_tokens = (uint32_t)hearth_shared_text_weighed(
-        fork->then, fork->then_len, prompt->text + fork->offset, prompt->len - fork->offset, tokens_before_byte, fork);
+        fork->then, fork->then_len, prompt->text + fork->reach, known_end - fork->reach, tokens_before_byte, fork);
     const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
-    if (conversation->line_count > 0) { /* these bytes begin a line or two behind the fork: that is no matter */
+    if (conversation->line_count > 0 && end > fork->reach) { /* these bytes begin a line or two behind the fork: that is
+                                                                no matter */
         conversation->fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
     }
 }
@@ -350,7 +384,7 @@ static void diagnose(struct hearth_conversation *conversation, const struct hear
     } else if (diagnosis->cause == HEARTH_CAUSE_TOOLS) {
         find_tool(conversation, request, prompt);
     }
-    weigh(conversation, prompt, fixed_bytes);
+    weigh(conversation, prompt, new_begins(conversation, request, prompt, rendered), fixed_bytes);
 }
 
 static void release(struct hearth_api *api, struct hearth_transcript_place *place) {
@@ -436,8 +470,7 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     struct hearth_errmsg msg = {{0}};
     struct hearth_rereading rereading;
     hearth_rereading_init(&rereading, job, request);
-    struct hearth_transcript_prompt prompt =
-        transcript_prompt(request, job->resolved.unknown_messages, root_of(job, request), &rereading);
+    struct hearth_transcript_prompt prompt = transcript_prompt(job, &rereading);
     int err = make_tokens(job, &prompt, &rendered, &result, out, &msg);
     bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {
@@ -576,6 +609,7 @@ bool hearth_conversation_report(const struct hearth_conversation *conversation,
                                                     .role = conversation->role,
                                                     .tool = conversation->tool[0] != '\0' ? conversation->tool : NULL,
                                                     .tool_is_other = conversation->tool_is_other,
+                                                    .own = conversation->diagnosis.own,
                                                     .lines = conversation->lines,
                                                     .line_count = conversation->line_count,
                                                     .fixed_tokens = conversation->fixed_tokens,

@@ -129,8 +129,19 @@ static bool is_right(const char *pattern, const struct hearth_line_change *chang
     return right;
 }
 
+static int32_t count_lines(const char *text, size_t len) {
+    int32_t n = text != NULL;
+    for (size_t i = 0; i < len; i++) {
+        n += text[i] == '\n';
+    }
+    return n;
+}
+
 bool hearth_volatile_pattern(const struct hearth_line_change *change, const struct hearth_chat_request *request,
                              char *out, size_t cap) {
+    if (count_lines(change->then, change->then_len) > 1 || count_lines(change->now, change->now_len) > 1) {
+        return false; /* that they are the same lines every time is not to be expected */
+    }
     const char *line = change->now != NULL ? change->now : change->then;
     const size_t len = change->now != NULL ? change->now_len : change->then_len;
     const bool both = change->now != NULL && change->then != NULL;
@@ -192,6 +203,21 @@ static bool find_line(const struct hearth_message *message, const char *text, si
     return *out != NULL;
 }
 
+/* Some lines in a row: they stand in the message as they stand in the prompt. */
+static bool find_row(const struct hearth_chat_request *request, const struct hearth_line_change *change,
+                     int32_t *number) {
+    for (size_t m = 0; m < request->message_count; m++) {
+        const struct hearth_message *message = request->messages[m];
+        const char *at =
+            is_system(message) ? memmem(message->content, message->content_len, change->now, change->now_len) : NULL;
+        if (at != NULL) {
+            *number = count_lines(message->content, (size_t)(at - message->content));
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Cuts a line of the prompt to what stands in the message; where only the earlier prompt has it, as it stands. False:
  * it is not there. */
 static bool cut_line(const struct hearth_chat_request *request, struct hearth_line_change *change, int32_t *number) {
@@ -200,6 +226,9 @@ static bool cut_line(const struct hearth_chat_request *request, struct hearth_li
     *number = 0;
     if (change->now == NULL) {
         return true;
+    }
+    if (count_lines(change->now, change->now_len) > 1) {
+        return find_row(request, change, number);
     }
     for (size_t m = 0; m < request->message_count; m++) {
         if (is_system(request->messages[m]) &&
@@ -229,6 +258,7 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
     struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
     char *then;
     size_t kept = 0;
+    bool fixable = true;
     const size_t n = hearth_diagnose_lines(fork, prompt, changes, &then);
     *fixed_bytes = 0;
     for (size_t i = 0; i < n && kept < HEARTH_REPORT_LINES_MAX; i++) {
@@ -243,7 +273,11 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
         if (!hearth_volatile_pattern(&changes[i], request, to->pattern, sizeof to->pattern)) {
             to->pattern[0] = '\0';
         }
-        *fixed_bytes += alike;
+        const int32_t then_lines = count_lines(changes[i].then, changes[i].then_len);
+        to->count = changes[i].now != NULL ? count_lines(changes[i].now, changes[i].now_len) : then_lines;
+        fixable = fixable && (to->pattern[0] != '\0' || kept == 0);
+        *fixed_bytes += fixable ? alike : 0;
+        fixable = fixable && to->pattern[0] != '\0';
         kept++;
     }
     free(then);

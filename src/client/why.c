@@ -73,14 +73,14 @@ static double number_of(const json_t *json, const char *group, const char *name)
     return json_number_value(json_object_get(json_object_get(json, group), name));
 }
 
-/* What all its verdicts together cost, but for text that is new. */
+/* What all its verdicts together cost, but for what is no loss: new text, long replies, other requests beside it. */
 static double lost_ms(const json_t *request) {
     double sum = 0;
     size_t i;
     const json_t *verdict;
     json_array_foreach(json_object_get(request, "verdicts"), i, verdict) {
         const char *cause = text_of(verdict, "cause");
-        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "long_reply") != 0) {
+        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "long_reply") != 0 && strcmp(cause, "shared") != 0) {
             sum += json_number_value(json_object_get(verdict, "lost_ms"));
         }
     }

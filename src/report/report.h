@@ -12,11 +12,12 @@
 
 #include <jansson.h>
 
-/* A line of the system text that is another one than before. Empty: it is not in that text. */
+/* A line of the system text, or a few in a row, that are others than before. Empty: not in that text. */
 struct hearth_report_line {
     char then[128], now[128];
     char pattern[128]; /* for --strip-line; "": there is none */
     int32_t number;    /* 1: first line of its message; 0: unknown */
+    int32_t count;     /* lines in a row; 0 and 1: one */
 };
 
 #define HEARTH_REPORT_LINES_MAX 3
@@ -31,9 +32,11 @@ struct hearth_report_divergence {
     bool tool_is_other;         /* there stood another one before */
     const char *before, *after; /* the prompt's text from there on, then and now */
     uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
+    bool own;              /* the earlier prompt is of the same conversation, as far as that is certain */
     const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are */
     size_t line_count;
-    uint32_t fixed_tokens; /* would have been reused without these lines */
+    uint32_t fixed_tokens; /* would have been reused without the lines in front of the first that has no pattern; of
+                              these, where the first one has none */
 };
 
 /* Prompt tokens that a request must have computed for its rate to say something. */

@@ -3,7 +3,8 @@
  *
  * Rules about the prompt name at most one cause, since a prompt leaves the known prefix at one place; it is named when
  * at least NAMED_TOKENS were computed for it, however fast that was. Rules about time name a cause when it took at
- * least NAMED_US, and NAMED_SHARE of the time to the first token. */
+ * least NAMED_US, and NAMED_SHARE of the time to the first token; what was computed beside it, when that was most of
+ * all its time. */
 #include "report/report.h"
 
 #include <ctype.h>
@@ -80,8 +81,10 @@ static const char *size(uint64_t bytes, char out[32]) {
     return out;
 }
 
-/* The first line of a text, at most 40 bytes of it. */
+/* The first line of a text that says something, at most 40 bytes of it. */
 static const char *first_line(const char *text, char out[64]) {
+    const char *said = text + strspn(text, " \t\r\n");
+    text = *said != '\0' ? said : text;
     size_t len = strcspn(text, "\r\n");
     const bool cut = len > 40;
     len = cut ? 40 : len;
@@ -179,41 +182,73 @@ static const char *place(const struct hearth_report_divergence *divergence, char
     return out;
 }
 
+/* "line 3", "lines 40 to 44", of a text; "a line" where that is not known. */
+static void name_lines(const struct hearth_report_line *line, char out[48]) {
+    if (line == NULL || line->number <= 0) {
+        (void)snprintf(out, 48, "%s", line != NULL && line->count > 1 ? "lines" : "a line");
+    } else if (line->count > 1) {
+        (void)snprintf(out, 48, "lines %d to %d", line->number, line->number + line->count - 1);
+    } else {
+        (void)snprintf(out, 48, "line %d", line->number);
+    }
+}
+
 /* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many others did. */
 static void say_lines(const struct hearth_report_divergence *divergence, const char *tokens,
                       struct hearth_verdict *verdict) {
     const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
     char shown[64], which[48], others[48] = "";
     const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
+    const bool many = line != NULL && line->count > 1;
     (void)first_line(line == NULL ? divergence->after : went ? line->then : line->now, shown);
-    (void)snprintf(which, sizeof which, line != NULL && line->number > 0 ? "line %d" : "a line",
-                   line != NULL ? line->number : 0);
+    name_lines(line, which);
     if (divergence->line_count > 1) {
         (void)snprintf(others, sizeof others, ", and %zu more behind it", divergence->line_count - 1);
     }
+    const char *what = came ? "came in" : went ? many ? "were taken out" : "was taken out" : "changed";
+    if (!divergence->own) { /* of another conversation: the line may be right in either */
+        what = came   ? many ? "are in no earlier prompt" : "is in no earlier prompt"
+               : went ? many ? "of an earlier prompt are not there" : "of an earlier prompt is not there"
+               : many ? "are not those of an earlier prompt"
+                      : "is not that of an earlier prompt";
+    }
     (void)snprintf(verdict->text, sizeof verdict->text,
-                   "%s of the system text %s (`%s`)%s, so %s tokens were computed again", which,
-                   came   ? "came in"
-                   : went ? "was taken out"
-                          : "changed",
-                   shown, others, tokens);
+                   "%s of the system text %s (`%s`)%s, so %s tokens were computed%s", which, what, shown, others,
+                   tokens, divergence->own ? " again" : "");
+}
+
+/* How many of the lines, from the first on, have a pattern. */
+static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
+    size_t n = 0;
+    while (n < divergence->line_count && divergence->lines[n].pattern[0] != '\0') {
+        n++;
+    }
+    return n;
 }
 
 /* The options that take the lines out, and what they save: up to the first line that has no pattern. */
-static void advise_lines(const struct hearth_report_divergence *divergence, const char *lost,
+static void advise_lines(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                          struct hearth_verdict *verdict) {
-    char options[sizeof verdict->advice] = "";
-    size_t n = 0;
-    for (size_t i = 0; i < divergence->line_count; i++) {
-        const char *pattern = divergence->lines[i].pattern;
-        if (pattern[0] == '\0' || n + strlen(pattern) + 100 > sizeof options) {
-            return;
-        }
-        n += (size_t)snprintf(options + n, sizeof options - n, "%s--strip-line '%s'", i > 0 ? " " : "", pattern);
+    char options[sizeof verdict->advice] = "", time[32], tokens[32];
+    size_t n = 0, i = 0;
+    const size_t fixable = fixable_lines(divergence);
+    while (i < fixable && n + strlen(divergence->lines[i].pattern) + 120 < sizeof options) {
+        n += (size_t)snprintf(options + n, sizeof options - n, "%s--strip-line '%s'", i > 0 ? " " : "",
+                              divergence->lines[i].pattern);
+        i++;
     }
-    if (n > 0) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice, "`%.*s` would have saved %s (it takes %s out)", (int)n,
-                       options, lost, divergence->line_count > 1 ? "these lines" : "the whole line");
+    if (i < fixable || i == 0) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "have the client put what changes into its newest message; or take such lines out with "
+                       "`--strip-line` and a pattern that fits each of them and nothing else");
+    } else if (i < divergence->line_count) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
+                       options, count(divergence->fixed_tokens, tokens));
+    } else {
+        (void)snprintf(verdict->advice, sizeof verdict->advice, "`%s` would have saved %s (it takes %s out)", options,
+                       duration((int64_t)((double)verdict->tokens * token_us(report)), time),
+                       divergence->line_count > 1 ? "these lines" : "the whole line");
     }
 }
 
@@ -238,14 +273,14 @@ static void say_tools(const struct hearth_report_divergence *divergence, const c
     }
 }
 
-static void say_divergence(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
-    char tokens[32], then[64], now[64], where[64], lost[32];
+static void say_divergence(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
+                           struct hearth_verdict *verdict) {
+    char tokens[32], then[64], now[64], where[64];
     (void)count(verdict->tokens, tokens);
-    (void)duration(verdict->lost_us, lost);
     switch (divergence->cause) {
     case HEARTH_CAUSE_VOLATILE:
         say_lines(divergence, tokens, verdict);
-        advise_lines(divergence, lost, verdict);
+        advise_lines(report, divergence, verdict);
         break;
     case HEARTH_CAUSE_TOOLS: say_tools(divergence, tokens, verdict); break;
     case HEARTH_CAUSE_ARGUMENTS:
@@ -396,14 +431,16 @@ static void judge_prompt(struct judge *judge) {
     const struct hearth_report_divergence *divergence = report->divergence;
     uint32_t again = judge_state(judge);
     if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER) {
-        uint32_t saved = divergence->line_count > 0 ? divergence->fixed_tokens : divergence->saved_tokens;
+        const bool fixed =
+            divergence->line_count > 0 && (fixable_lines(divergence) == divergence->line_count || !divergence->own);
+        uint32_t saved = fixed ? divergence->fixed_tokens : divergence->saved_tokens;
         saved = saved < report->computed_tokens ? saved : report->computed_tokens;
         struct hearth_verdict *verdict = saved >= NAMED_TOKENS
                                              ? name_it(judge, divergence_cause(divergence->cause), saved,
                                                        (int64_t)((double)saved * token_us(report)))
                                              : NULL;
         if (verdict != NULL) {
-            say_divergence(divergence, verdict);
+            say_divergence(report, divergence, verdict);
             again += saved;
         }
     }
@@ -491,6 +528,22 @@ static void judge_waits(struct judge *judge) {
     }
 }
 
+/* On a busy server everything is computed beside something: it is named where that was most of a request's time. */
+static void judge_shared(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
+    const int64_t us = batch_us + report->beside_us + report->reply_beside_us;
+    char time[32], prompt[32], reply[32];
+    struct hearth_verdict *verdict = us * 2 > report->total_us ? by_time(judge, HEARTH_VERDICT_SHARED, us) : NULL;
+    if (verdict != NULL) {
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
+            "computed, %s of its reply's time",
+            duration(batch_us, time), duration(report->beside_us, prompt), duration(report->reply_beside_us, reply));
+    }
+}
+
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     char time[32], tokens[32];
@@ -499,16 +552,7 @@ static void judge_times(struct judge *judge) {
         (void)snprintf(verdict->text, sizeof verdict->text, "reading, rendering and tokenising the request took %s",
                        duration(report->prepare_us, time));
     }
-    const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
-    verdict = by_time(judge, HEARTH_VERDICT_SHARED, batch_us + report->beside_us + report->reply_beside_us);
-    if (verdict != NULL) {
-        char prompt[32], reply[32];
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
-            "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
-            "computed, %s of its reply's time",
-            duration(batch_us, time), duration(report->beside_us, prompt), duration(report->reply_beside_us, reply));
-    }
+    judge_shared(judge);
     if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {
         (void)snprintf(
             verdict->text, sizeof verdict->text,
@@ -534,9 +578,11 @@ static void judge_times(struct judge *judge) {
     }
 }
 
+/* The costliest first; what others had of the machine is last, since no client can do anything about it. */
 static int costlier(const void *a, const void *b) {
-    const int64_t x = ((const struct hearth_verdict *)a)->lost_us, y = ((const struct hearth_verdict *)b)->lost_us;
-    return (x < y) - (x > y);
+    const struct hearth_verdict *x = a, *y = b;
+    const bool x_last = x->cause == HEARTH_VERDICT_SHARED, y_last = y->cause == HEARTH_VERDICT_SHARED;
+    return x_last != y_last ? x_last - y_last : (x->lost_us < y->lost_us) - (x->lost_us > y->lost_us);
 }
 
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]) {

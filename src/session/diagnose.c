@@ -40,20 +40,20 @@ static size_t common(const struct sides *sides) {
     return i;
 }
 
-/* Anything behind the first difference that both have: then they are two states of one conversation. */
-static bool related(const struct sides *sides, size_t from) {
-    for (size_t i = from; i < sides->then_count; i++) {
-        for (size_t j = from; j < sides->now_count && j < from + 64; j++) {
+static bool is_system(enum hearth_role role) {
+    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
+}
+
+/* Both have a reply: then they are two states of one conversation, and not two that begin alike. */
+static bool share_reply(const struct sides *sides) {
+    for (size_t i = 0; i < sides->then_count; i++) {
+        for (size_t j = 0; sides->then[i].role == HEARTH_ROLE_ASSISTANT && j < sides->now_count && j < i + 64; j++) {
             if (same(sides, i, j)) {
                 return true;
             }
         }
     }
     return false;
-}
-
-static bool is_system(enum hearth_role role) {
-    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
 }
 
 static const char *field_of(const struct hearth_said *then, const struct hearth_message *now) {
@@ -84,7 +84,7 @@ size_t hearth_diagnose_lines(const struct hearth_transcript_fork *fork, const st
 
 /* Whether the prompt differs in a line of the message, and goes on alike behind it. */
 static bool line_differs(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
-                         const struct hearth_message *message) {
+                         const struct hearth_message *message, bool own) {
     struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
     char *then;
     size_t alike = 0;
@@ -100,14 +100,20 @@ static bool line_differs(const struct hearth_transcript_fork *fork, const struct
         found = memmem(message->content, message->content_len, changes[0].now, changes[0].now_len) != NULL ||
                 (first > 0 && memmem(changes[0].now, changes[0].now_len, message->content, first) != NULL) ||
                 (*last != '\0' && memmem(changes[0].now, changes[0].now_len, last, strlen(last)) != NULL);
+        /* All of the text is no line of it, unless the conversation is the same. */
+        found = found &&
+                (own || memmem(changes[0].now, changes[0].now_len, message->content, message->content_len) == NULL);
     }
     free(then);
     return found;
 }
 
 /* Message `i` is in both and not the same. */
-static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork,
-                                  const struct hearth_transcript_prompt *prompt, const struct sides *sides, size_t i) {
+static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line, bool own) {
+    const bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
+    if (begins && !own && !line) {
+        return HEARTH_CAUSE_OTHER;
+    }
     for (size_t j = i + 1; j < sides->then_count; j++) {
         if (same(sides, j, i)) {
             return HEARTH_CAUSE_DROPPED;
@@ -118,11 +124,7 @@ static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork,
             return HEARTH_CAUSE_INSERTED;
         }
     }
-    if (is_system(sides->now[i]->role) && line_differs(fork, prompt, sides->now[i])) {
-        return HEARTH_CAUSE_VOLATILE;
-    }
-    bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
-    return begins && !related(sides, i + 1) ? HEARTH_CAUSE_OTHER : HEARTH_CAUSE_EDITED;
+    return line ? HEARTH_CAUSE_VOLATILE : HEARTH_CAUSE_EDITED;
 }
 
 void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
@@ -130,24 +132,26 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
     struct sides sides = {fork->said, prompt->messages, fork->said_count, prompt->message_count};
     size_t i = common(&sides);
     *diagnosis = (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = "messages"};
+    const bool own = fork->own || share_reply(&sides);
     const bool line = i < sides.then_count && i < sides.now_count && is_system(sides.now[i]->role) &&
-                      line_differs(fork, prompt, sides.now[i]);
-    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) && !line)) {
+                      line_differs(fork, prompt, sides.now[i], own);
+    diagnosis->own = own;
+    if (sides.then_count == 0 || (i == 0 && !own && !line)) {
         return;
     }
     if (!line && !hearth_digest_equal(fork->root.tools, prompt->root.tools)) {
-        diagnosis->cause = HEARTH_CAUSE_TOOLS;
-        diagnosis->field = "tools";
+        diagnosis->cause = own ? HEARTH_CAUSE_TOOLS : HEARTH_CAUSE_OTHER; /* another client has others */
+        diagnosis->field = own ? "tools" : "messages";
     } else if (!line && !hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {
-        diagnosis->cause = HEARTH_CAUSE_ARGUMENTS;
-        diagnosis->field = "template_arguments";
+        diagnosis->cause = own ? HEARTH_CAUSE_ARGUMENTS : HEARTH_CAUSE_OTHER;
+        diagnosis->field = own ? "template_arguments" : "messages";
     } else if (i == sides.then_count) { /* nothing that was said has changed */
         diagnosis->cause = HEARTH_CAUSE_RENDERED;
     } else if (i == sides.now_count) {
         diagnosis->cause = HEARTH_CAUSE_TRUNCATED;
         diagnosis->message = (int32_t)i;
     } else {
-        diagnosis->cause = cause_at(fork, prompt, &sides, i);
+        diagnosis->cause = cause_at(&sides, i, line, own);
         diagnosis->message = (int32_t)i;
         diagnosis->field = field_of(&sides.then[i], sides.now[i]);
     }

@@ -27,6 +27,7 @@ const char *hearth_cause_help(enum hearth_cause cause);
 
 struct hearth_diagnosis {
     enum hearth_cause cause;
+    bool own;          /* the earlier prompt is one of the same conversation */
     int32_t message;   /* index of the first message that is not as it was; -1 when it is none (tools) or unknown */
     const char *field; /* "system", "content", "tool_calls", "role", "tools", "template_arguments", "messages" */
 };

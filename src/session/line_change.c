@@ -1,5 +1,6 @@
 /* At the first line in which two texts differ, three explanations are tried: the line was changed, inserted, or
- * removed. The right one leaves the longest equal text behind it. Then the search goes on to the next difference. */
+ * removed. The right one leaves the longest equal text behind it. Where none of them fits, some lines in a row differ:
+ * the fewest behind which both texts go on alike. Then the search goes on to the next difference. */
 #include "session/line_change.h"
 
 #include <string.h>
@@ -39,38 +40,61 @@ static size_t whole_lines(struct side side, size_t n) {
     return n;
 }
 
+/* How many lines differ here, in either text; returns the bytes that both have behind them, or 0. */
+static size_t find_row(struct side a, struct side b, size_t *in_a, size_t *in_b) {
+    size_t ends_a[HEARTH_LINE_ROW + 1] = {0}, ends_b[HEARTH_LINE_ROW + 1] = {0};
+    for (size_t i = 1; i <= HEARTH_LINE_ROW; i++) {
+        ends_a[i] = ends_a[i - 1] + line_len(behind(a, ends_a[i - 1]));
+        ends_b[i] = ends_b[i - 1] + line_len(behind(b, ends_b[i - 1]));
+    }
+    for (size_t both = 1; both <= HEARTH_LINE_ROW; both++) {
+        for (size_t i = 0; i <= both; i++) {
+            const size_t alike = common(behind(a, ends_a[i]), behind(b, ends_b[both - i]));
+            if (alike >= HEARTH_LINE_ROW_ALIKE) {
+                *in_a = ends_a[i];
+                *in_b = ends_b[both - i];
+                return alike;
+            }
+        }
+    }
+    return 0;
+}
+
+/* How long what differs is in either text; returns the bytes that both have behind it, or 0. */
+static size_t find_change(struct side a, struct side b, size_t *in_a, size_t *in_b) {
+    const size_t la = line_len(a), lb = line_len(b);
+    const size_t other = common(behind(a, la), behind(b, lb)), came = common(a, behind(b, lb)),
+                 went = common(behind(a, la), b);
+    const size_t alike = other >= came && other >= went ? other : came >= went ? came : went;
+    *in_a = alike != came || alike == other ? la : 0;
+    *in_b = alike != went || alike == other ? lb : 0;
+    return alike >= HEARTH_LINE_ALIKE ? alike : find_row(a, b, in_a, in_b);
+}
+
 size_t hearth_line_changes(const char *then, size_t then_len, const char *now, size_t now_len,
                            struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX]) {
     struct side a = {then, then_len}, b = {now, now_len};
     size_t n = 0;
     while (n < HEARTH_LINE_CHANGES_MAX && a.left > 0 && b.left > 0) {
-        const size_t la = line_len(a), lb = line_len(b);
-        const size_t other = common(behind(a, la), behind(b, lb)), came = common(a, behind(b, lb)),
-                     went = common(behind(a, la), b);
-        const size_t alike = other >= came && other >= went ? other : came >= went ? came : went;
-        if (alike < HEARTH_LINE_ALIKE) {
+        size_t in_a, in_b;
+        const size_t alike = find_change(a, b, &in_a, &in_b);
+        if (alike == 0) {
             break;
         }
-        const bool in_then = alike != came || alike == other, in_now = alike != went || alike == other;
-        struct hearth_line_change *change = &changes[n++];
-        *change = (struct hearth_line_change){.alike = alike};
-        if (in_then) {
-            change->then = a.at;
-            change->then_len = without_end(a.at, la);
-            a = behind(a, la);
-        }
-        if (in_now) {
-            change->now = b.at;
-            change->now_len = without_end(b.at, lb);
-            b = behind(b, lb);
-        }
+        changes[n] = (struct hearth_line_change){.then = in_a > 0 ? a.at : NULL,
+                                                 .then_len = without_end(a.at, in_a),
+                                                 .now = in_b > 0 ? b.at : NULL,
+                                                 .now_len = without_end(b.at, in_b),
+                                                 .alike = alike};
+        a = behind(a, in_a);
+        b = behind(b, in_b);
         if (alike == a.left || alike == b.left) {
-            break; /* one of them ends there */
+            return n + 1; /* one of them ends there */
         }
-        const size_t whole = whole_lines(b, alike);
-        change->alike = whole;
-        a = behind(a, whole);
-        b = behind(b, whole);
+        changes[n].alike = whole_lines(b, alike);
+        a = behind(a, changes[n].alike);
+        b = behind(b, changes[n].alike);
+        n++;
     }
     return n;
 }

@@ -6,9 +6,11 @@
 #include <stddef.h>
 
 #define HEARTH_LINE_CHANGES_MAX 4
-#define HEARTH_LINE_ALIKE 16 /* bytes that both have behind a line, or it is not the line that differs */
+#define HEARTH_LINE_ALIKE 16     /* bytes that both have behind a line, or it is not the line that differs */
+#define HEARTH_LINE_ROW 24       /* lines in a row that may differ, of both texts together */
+#define HEARTH_LINE_ROW_ALIKE 64 /* bytes that both have behind these */
 
-/* A line in either text, without its end; NULL: it is not in that one (it came in, or was taken out). */
+/* A line in either text, or some in a row, without the end; NULL: not in that one (it came in, or was taken out). */
 struct hearth_line_change {
     const char *then, *now;
     size_t then_len, now_len;

@@ -553,6 +553,57 @@ static void copy_record(struct hearth_transcripts *transcripts, struct text_node
     }
 }
 
+/* What stood there from `common` on is the earlier prompt's; `then` is taken. */
+static void set_fork(const struct prompt_walk *walk, size_t offset, struct hearth_buf *then, size_t common,
+                     struct text_node *through, const struct reply *reply) {
+    struct hearth_transcript_fork *fork = &walk->result->fork;
+    fork->known = true;
+    fork->offset = offset;
+    excerpt(fork->before, sizeof fork->before, (const char *)then->data + common, then->len - common);
+    excerpt(fork->after, sizeof fork->after, walk->prompt->text + offset, walk->prompt->len - offset);
+    copy_record(walk->transcripts, through, reply, fork);
+    /* A record that the archive has lost explains nothing. */
+    fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
+    fork->then_len = then->len - common;
+    memmove(then->data, then->data + common, fork->then_len);
+    fork->then = (char *)hearth_buf_take(then);
+}
+
+/* Bytes that are the same in both, in whole characters. */
+static size_t common_text(const struct hearth_buf *then, const char *now, size_t left) {
+    size_t common = common_bytes((const char *)then->data, then->len, now, left);
+    while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
+        common--;
+    }
+    return common;
+}
+
+/* The earlier prompt of the same conversation, where this one parts from it. False: it does not, or none is known. */
+static bool find_own_fork(const struct prompt_walk *walk) {
+    struct hearth_transcripts *transcripts = walk->transcripts;
+    struct hearth_transcript_fork *fork = &walk->result->fork;
+    struct text_node *past = hearth_transcript_past(transcripts, walk->prompt);
+    struct hearth_buf then = {0};
+    size_t from;
+    bool parts = past != NULL && hearth_transcript_past_parts(past, walk->at, walk->pos, &from, &then);
+    const size_t common = parts ? common_text(&then, walk->prompt->text + from, walk->prompt->len - from) : 0;
+    parts = parts && common < then.len && from + common < walk->prompt->len;
+    if (parts) {
+        const struct reply *reply = past->child == NULL ? past->replies : NULL;
+        parts = reply == NULL ? past->child == NULL || path_text(transcripts, past->child, &then)
+                              : hearth_buf_append(&then, reply->head, reply->head_len) &&
+                                    hearth_buf_append(&then, reply->raw, reply->raw_len);
+        fork->own = parts;
+    }
+    if (parts) {
+        const size_t offset = from + common;
+        set_fork(walk, offset, &then, common, past, past->child == NULL ? past->replies : NULL);
+        fork->reach = fork->reach > offset ? fork->reach : offset;
+    }
+    hearth_buf_finish(&then);
+    return parts;
+}
+
 /* The walk has ended in front of text that is new here. */
 static void find_fork(const struct prompt_walk *walk) {
     struct hearth_transcript_fork *fork = &walk->result->fork;
@@ -561,26 +612,15 @@ static void find_fork(const struct prompt_walk *walk) {
     struct text_node *through;
     const struct reply *reply;
     struct hearth_buf then = {0};
-    if (walk->pos < walk->prompt->len && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply) &&
-        then.len > 0) {
-        size_t common = common_bytes((const char *)then.data, then.len, now, left);
-        while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
-            common--;
-        }
+    if (left > 0 && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply)) {
+        const size_t common = common_text(&then, now, left);
+        fork->reach = walk->pos + common;
         /* A reply's text that goes on where the reply had ended is another text, too. */
         bool longer = common == then.len && reply != NULL &&
                       !hearth_specials_ends(walk->transcripts->specials, now, left, common);
-        fork->known = common < left && (common < then.len || longer);
-        if (fork->known) {
-            fork->offset = walk->pos + common;
-            excerpt(fork->before, sizeof fork->before, (const char *)then.data + common, then.len - common);
-            excerpt(fork->after, sizeof fork->after, now + common, left - common);
-            copy_record(walk->transcripts, through, reply, fork);
-            /* A record that the archive has lost explains nothing. */
-            fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
-            fork->then_len = then.len - common;
-            memmove(then.data, then.data + common, fork->then_len);
-            fork->then = (char *)hearth_buf_take(&then);
+        const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
+        if (leaves && !find_own_fork(walk)) {
+            set_fork(walk, walk->pos + common, &then, common, through, reply);
         }
     }
     hearth_buf_finish(&then);
@@ -610,18 +650,17 @@ double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, 
         return fork->stretch_count > 0 ? (double)all[i].token : (double)fork->token;
     }
     struct hearth_transcript_stretch from = all[i], to = all[i + 1];
-    if (fork->offset >= from.offset && fork->offset < to.offset && fork->offset <= offset) {
-        from = (struct hearth_transcript_stretch){fork->offset, (size_t)fork->token};
+    if (fork->reach >= from.offset && fork->reach < to.offset && fork->reach <= offset) {
+        from = (struct hearth_transcript_stretch){fork->reach, (size_t)fork->token};
     }
     const size_t into = offset > from.offset ? offset - from.offset : 0;
     const double bytes = (double)(to.offset - from.offset), tokens = (double)to.token - (double)from.token;
     return (double)from.token + (bytes > 0 ? tokens * (double)into / bytes : 0);
 }
 
-/* The token of the prompt that the fork's byte is in; after everything is tokenised. */
-static int32_t find_fork_token(const struct prompt_walk *walk) {
+/* The token of the prompt that a byte of what was new is in; after everything is tokenised. */
+static int32_t new_token(const struct prompt_walk *walk, size_t offset) {
     const struct hearth_transcript_result *result = walk->result;
-    const size_t offset = result->fork.offset;
     for (size_t i = 0; i < piece_count(walk); i++) {
         const struct prompt_piece *piece = piece_at(walk, i);
         if (offset >= piece->pos && offset < piece->end) {
@@ -679,6 +718,7 @@ static bool add_new(struct prompt_walk *walk) {
         return false;
     }
     record(walk);
+    hearth_transcript_note(walk->transcripts, walk->at, walk->prompt);
     place->node = walk->at;
     place->node->pins++;
     hearth_transcript_touch(walk->transcripts, walk->at);
@@ -719,7 +759,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     hearth_transcript_evict(transcripts);
     pthread_mutex_unlock(&transcripts->mutex);
     if (err == HEARTH_OK && result->fork.known) {
-        result->fork.token = find_fork_token(&walk);
+        result->fork.token = new_token(&walk, result->fork.reach);
         note_stretches(&walk);
     }
     hearth_buf_finish(&walk.pieces);

@@ -96,6 +96,7 @@ struct hearth_transcript_prompt {
     const char *text; /* with guards (session/specials.h) */
     size_t len;
     struct hearth_transcript_root root;
+    struct hearth_digest client;            /* of the program that has sent it, for diagnoses; zero: unknown */
     struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
     size_t message_count;
     /* Not 0: replies stand as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is
@@ -121,12 +122,15 @@ struct hearth_transcript_stretch {
     size_t offset, token;
 };
 
-/* Where a prompt left what was known, and what had stood there. The caller's to finish. */
+/* Where a prompt left what was known, and what had stood there: its own conversation's earlier prompt, where that is
+ * known, otherwise the one that goes along with it for longest. The caller's to finish. */
 struct hearth_transcript_fork {
-    bool known;                   /* false: it went on where something known ended, or nothing like it was known */
-    size_t offset;                /* byte of the prompt's text at which it parts */
-    int32_t token;                /* token of the prompt that this byte is in */
-    char before[512], after[512]; /* text from there on, then and now; whole characters, NUL-terminated */
+    bool known;    /* false: it went on where something known ended, or nothing like it was known */
+    bool own;      /* the earlier prompt is of the same conversation */
+    size_t offset; /* byte of the prompt's text at which it parts */
+    size_t reach;  /* byte up to which something is known, of whatever conversation: offset, or behind it */
+    int32_t token; /* token of the prompt that this byte is in */
+    char before[512], after[512];       /* text from there on, then and now; whole characters, NUL-terminated */
     struct hearth_transcript_root root; /* of the earlier prompt */
     struct hearth_said *said;           /* its messages */
     size_t said_count;

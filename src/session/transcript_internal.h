@@ -1,6 +1,6 @@
 /* Inside the transcripts: the tree. transcript.c walks it and takes out of it, transcript_tree.c has its nodes and
- * replies, transcript_archive.c loads and saves them, as transcript_pack.c writes
- * them.
+ * replies, transcript_archive.c loads and saves them, as transcript_pack.c writes them, transcript_past.c finds a
+ * conversation's earlier prompt.
  *
  * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
  * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from
@@ -41,6 +41,8 @@ struct text_node {
     bool loaded;                    /* a start: its replies are here */
     struct hearth_digest print_of;  /* the reply that this is a print of, or zero */
     uint64_t stored, record_stored; /* generation of the archive that has it; 0: none */
+    struct hearth_link past;        /* by the last message of the prompt that ended here */
+    bool noted;                     /* it is in that table */
 };
 
 struct reply {
@@ -70,6 +72,7 @@ struct hearth_transcripts {
     pthread_mutex_t mutex;
     struct hearth_lru nodes;
     struct hearth_table replies;
+    struct hearth_table past;
     struct text_node root;
     struct hearth_transcripts_stats stats;
 };
@@ -139,6 +142,20 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
                               struct hearth_digest key);
 /* Queues a reply, and what of its path is not in the archive. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
+
+/* ---- transcript_past.c ---- */
+
+/* The prompt that ended at a node, with its record, is found by its last message from now on. */
+void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
+                            const struct hearth_transcript_prompt *prompt);
+void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
+/* Where the earlier prompt of the same conversation ended, or NULL. */
+struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
+                                         const struct hearth_transcript_prompt *prompt);
+/* Whether the path to `past` leaves that to `at`, which stands for the first `pos` bytes of a prompt's text: at byte
+ * `*from`, with the text `then` from there on. False also when it does so before the text, or without memory. */
+bool hearth_transcript_past_parts(const struct text_node *past, const struct text_node *at, size_t pos, size_t *from,
+                                  struct hearth_buf *then);
 
 /* ---- transcript_pack.c; false, NULL: out of memory, or not what was packed ---- */
 

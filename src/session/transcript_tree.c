@@ -238,6 +238,7 @@ void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct 
         unlist_sibling(node);
     }
     node->parent->children--;
+    hearth_transcript_unnote(transcripts, node);
     hearth_lru_remove(&transcripts->nodes, &node->lru);
     transcripts->stats.nodes--;
     transcripts->stats.bytes -= node_bytes(node);
@@ -314,11 +315,13 @@ void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
     transcripts->archive = NULL;
     transcripts->budget_bytes = 0;
     hearth_transcript_record(transcripts, &transcripts->root, transcripts->root.root, NULL, 0);
+    hearth_transcript_unnote(transcripts, &transcripts->root);
     hearth_transcript_evict(transcripts);
     HEARTH_ASSERT(transcripts->stats.nodes == 0 && transcripts->stats.replies == 0 && transcripts->stats.bytes == 0);
     HEARTH_ASSERT(transcripts->root.pins == 0);
     hearth_lru_finish(&transcripts->nodes);
     hearth_table_finish(&transcripts->replies);
+    hearth_table_finish(&transcripts->past);
     hearth_specials_destroy(transcripts->specials);
     pthread_mutex_destroy(&transcripts->mutex);
     free(transcripts);
@@ -353,7 +356,7 @@ static size_t check_replies(struct hearth_transcripts *transcripts, struct text_
 
 void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     pthread_mutex_lock(&transcripts->mutex);
-    size_t nodes = 0, children = transcripts->root.children;
+    size_t nodes = 0, children = transcripts->root.children, noted = transcripts->root.noted;
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
     for (struct hearth_lru_entry *entry = transcripts->nodes.newest; entry != NULL; entry = entry->older) {
@@ -370,11 +373,12 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
         HEARTH_ASSERT(siblings == node->children);
         replies += check_replies(transcripts, node, &bytes);
         bytes += node_bytes(node);
+        noted += node->noted;
         children += node->children;
         nodes++;
     }
     HEARTH_ASSERT(nodes == transcripts->stats.nodes && nodes == transcripts->nodes.table.count && nodes == children);
     HEARTH_ASSERT(replies == transcripts->stats.replies && replies == transcripts->replies.count);
-    HEARTH_ASSERT(bytes == transcripts->stats.bytes);
+    HEARTH_ASSERT(bytes == transcripts->stats.bytes && noted == transcripts->past.count);
     pthread_mutex_unlock(&transcripts->mutex);
 }

@@ -43,6 +43,7 @@ static struct hearth_report_divergence changed(enum hearth_cause cause, uint32_t
                                              .field = "content",
                                              .before = "four files",
                                              .after = "five files",
+                                             .own = true,
                                              .saved_tokens = saved};
 }
 
@@ -101,11 +102,22 @@ static void a_volatile_line_is_told_with_its_pattern(void **state) {
     verdict = first_is(&report, "volatile_line");
     assert_non_null(strstr(verdict.text, ", and 1 more behind it, so"));
     assert_non_null(strstr(verdict.advice, "`--strip-line '^Today:' --strip-line '^Note:'` would have saved 900 ms"));
-    lines[1].pattern[0] = '\0'; /* half of it would be no help */
-    assert_non_null(strstr(first_is(&report, "volatile_line").advice, "`--strip-line REGEX`"));
+    lines[1].pattern[0] = '\0'; /* then it saves what stands in front of that one */
+    divergence.fixed_tokens = 400;
+    verdict = first_is(&report, "volatile_line");
+    assert_int_equal(verdict.tokens, 950);
+    assert_non_null(strstr(verdict.advice, "`--strip-line '^Today:'` would have saved 400 tokens of them"));
     divergence.lines = &lines[1];
     divergence.line_count = 1;
-    assert_non_null(strstr(first_is(&report, "volatile_line").text, "line 7 of the system text came in (`Note: it"));
+    verdict = first_is(&report, "volatile_line");
+    assert_non_null(strstr(verdict.text, "line 7 of the system text came in (`Note: it"));
+    assert_non_null(strstr(verdict.advice, "have the client put what changes into its newest message"));
+    lines[1].count = 3;
+    assert_non_null(strstr(first_is(&report, "volatile_line").text, "lines 7 to 9 of the system text came in"));
+    divergence.own = false;
+    divergence.fixed_tokens = 950;
+    assert_non_null(
+        strstr(first_is(&report, "volatile_line").text, "lines 7 to 9 of the system text are in no earlier"));
 }
 
 static void each_divergence_has_its_cause(void **state) {
@@ -219,12 +231,17 @@ static void what_was_computed_beside_is_told_apart(void **state) {
     report.beside_us = 2000000;
     report.prefill_us += 2000000;
     report.ttft_us += 2000000;
-    const struct hearth_verdict verdict = first_is(&report, "shared");
-    assert_int_equal(verdict.lost_us, 2000000);
+    report.total_us += 2000000;
+    (void)first_is(&report, "edited_message");
     assert_int_equal(hearth_verdicts(&report, verdicts), 2);
-    assert_in_range(verdicts[1].lost_us, 890000, 910000);
+    assert_in_range(verdicts[0].lost_us, 890000, 910000);
+    assert_int_equal(verdicts[1].cause, HEARTH_VERDICT_SHARED); /* last, however long that took */
+    assert_int_equal(verdicts[1].lost_us, 2000000);
+    report.total_us += 3000000; /* no longer most of its time */
+    assert_int_equal(hearth_verdicts(&report, verdicts), 1);
     report = good();
     report.reply_beside_us = 150000;
+    report.total_us = 250000;
     assert_non_null(strstr(first_is(&report, "shared").text, "150 ms of its reply's time"));
 }
 

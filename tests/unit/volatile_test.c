@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,6 +81,13 @@ static void lines_that_differ_are_found(void **state) {
                                 "a: 2\nand so it goes on and on\nb: 2\nuntil its very end", changes),
                      2);
     assert_memory_equal(changes[1].then, "b: 1", changes[1].then_len);
+    const char *rest = "\nand behind it both go on alike, for long enough that it is no accident at all"; /* in a row */
+    char then[256], now[256];
+    snprintf(then, sizeof then, "M a.c\n?? notes.txt%s", rest);
+    snprintf(now, sizeof now, "M a.c\nM b.c\nM c.c%s", rest);
+    assert_int_equal(changes_of(then + 6, now + 6, changes), 1);
+    assert_memory_equal(changes[0].now, "M b.c\nM c.c", changes[0].now_len);
+    assert_int_equal(changes[0].then_len, strlen("?? notes.txt"));
     assert_int_equal(changes_of("a\nquite another text than that", "b\nwhich has nothing in common", changes), 0);
 }
 
