@@ -1,0 +1,321 @@
+/* The remote tier over a real redis-server that lies: whatever stands in place of one value, what is read is what was
+ * written, or a miss; and what the tier tells of is what it was asked for.
+ *
+ * HEARTH_LIES is how often (default 400 for each way of writing). */
+#include "support/disk_room.h"
+#include "support/random.h"
+#include "tier/remote.h"
+
+#include <hiredis.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+enum { ITEMS = 8, CHUNK = 1 << 20 };
+
+/* ---- a store ---- */
+
+struct store {
+    struct room *room;
+    pid_t process;
+    redisContext *context;
+    char path[128], url[160];
+};
+
+static redisReply *ask(struct store *store, int argc, const char **argv, const size_t *lens) {
+    redisReply *reply = redisCommandArgv(store->context, argc, argv, lens);
+    assert_non_null(reply);
+    assert_int_not_equal(reply->type, REDIS_REPLY_ERROR);
+    return reply;
+}
+
+static void start_server(struct store *store) {
+    char *const argv[] = {"redis-server", "--port", "0",     "--unixsocket",   store->path,
+                          "--save",       "",       "--dir", store->room->dir, NULL};
+    store->process = fork();
+    if (store->process == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)!freopen("/dev/null", "w", stdout);
+        (void)execvp("redis-server", argv);
+        (void)execvp("redis-check-rdb", argv); /* Debian's redis-tools holds the server under this name */
+        _exit(127);
+    }
+}
+
+/* False: there is none here. */
+static bool open_store(struct store *store, struct room *room) {
+    *store = (struct store){.room = room};
+    (void)snprintf(store->path, sizeof store->path, "%s/socket", room->dir);
+    (void)snprintf(store->url, sizeof store->url, "unix://%s", store->path);
+    start_server(store);
+    const int64_t until_us = hearth_clock_us() + PATIENCE_S * INT64_C(1000000);
+    for (;;) {
+        int status;
+        store->context = redisConnectUnix(store->path);
+        assert_non_null(store->context);
+        if (!store->context->err) {
+            return true;
+        }
+        redisFree(store->context);
+        if (waitpid(store->process, &status, WNOHANG) == store->process) {
+            return false;
+        }
+        assert_true(hearth_clock_us() < until_us);
+        (void)usleep(10000);
+    }
+}
+
+static void close_store(struct store *store) {
+    redisFree(store->context);
+    (void)kill(store->process, SIGKILL);
+    (void)waitpid(store->process, NULL, 0);
+}
+
+static struct hearth_backing *open_tier(const struct store *store, struct hearth_digest model, const char *key_file) {
+    const struct hearth_remote_params params = {.url = store->url,
+                                                .fingerprint = model,
+                                                .page_tokens = PAGE,
+                                                .key_file = key_file,
+                                                .timeout_us = 10000000,
+                                                .state_bytes = 4 << 20};
+    struct hearth_backing *backing = NULL;
+    struct hearth_errmsg msg = {""};
+    if (hearth_remote_create(&params, &backing, &msg) != HEARTH_OK) {
+        fail_msg("%s", msg.text);
+    }
+    return backing;
+}
+
+/* ---- values ---- */
+
+/* A value of the store: the header of an item in its index, or a part of its state. */
+struct value {
+    char key[128], field[33]; /* field "": a string */
+    char *bytes;              /* as it was written */
+    size_t len;
+};
+
+static void read_value(struct store *store, struct value *value) {
+    const char *argv[] = {value->field[0] ? "HGET" : "GET", value->key, value->field};
+    redisReply *reply = ask(store, value->field[0] ? 3 : 2, argv, NULL);
+    assert_int_equal(reply->type, REDIS_REPLY_STRING);
+    value->len = reply->len;
+    value->bytes = malloc(reply->len + 1);
+    assert_non_null(value->bytes);
+    memcpy(value->bytes, reply->str, reply->len);
+    freeReplyObject(reply);
+}
+
+static void write_value(struct store *store, const struct value *value, const char *bytes, size_t len) {
+    const char *field[] = {"HSET", value->key, value->field, bytes}, *plain[] = {"SET", value->key, bytes};
+    const size_t field_lens[] = {4, strlen(value->key), 32, len}, plain_lens[] = {3, strlen(value->key), len};
+    redisReply *reply = value->field[0] ? ask(store, 4, field, field_lens) : ask(store, 3, plain, plain_lens);
+    freeReplyObject(reply);
+}
+
+/* The values of all items in the order of the items: header, parts. Returns how many. */
+static size_t read_values(struct store *store, struct hearth_digest model, const struct item *items,
+                          struct value *values) {
+    const struct hearth_model_id id = hearth_model_id(model, PAGE);
+    size_t n = 0;
+    for (int i = 0; i < ITEMS; i++) {
+        char base[33], name[33];
+        hearth_digest_hex(items[i].record.base, base);
+        hearth_digest_hex(items[i].record.name, name);
+        values[n] = (struct value){.len = 0};
+        (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:i:%s", id.hex, base);
+        (void)snprintf(values[n].field, sizeof values[n].field, "%s", name);
+        read_value(store, &values[n++]);
+        for (size_t k = 0; k * CHUNK < items[i].bytes; k++) {
+            values[n] = (struct value){.len = 0};
+            (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:s:%s:%zu", id.hex, name, k);
+            read_value(store, &values[n++]);
+        }
+    }
+    return n;
+}
+
+static void free_values(struct value *values, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        free(values[i].bytes);
+    }
+}
+
+static void put_all(struct hearth_backing *backing, const struct item *items) {
+    for (int i = 0; i < ITEMS; i++) {
+        assert_true(put(backing, &items[i], NULL));
+    }
+    for (int i = 0; i < ITEMS; i++) {
+        expect(backing, HEARTH_BACKING_WRITTEN, &items[i]);
+    }
+}
+
+/* ---- lies ---- */
+
+enum lie { FLIPPED, SWAPPED, OTHER_MODEL, TRUNCATED, OLDER_KEY, REPLAYED, LONGER, LIES };
+
+/* What of other tiers is at hand: the same items of another model, with an older key, and written another time. */
+struct others {
+    struct value *by[LIES];
+};
+
+static void tell_a_lie(struct store *store, const struct value *values, size_t n, const struct others *others,
+                       size_t which, enum lie lie, struct rng *rng) {
+    const struct value *value = &values[which];
+    const struct value *instead = others->by[lie] ? &others->by[lie][which] : &values[rng_below(rng, (uint32_t)n)];
+    char *bytes = malloc(value->len + 16);
+    size_t len = value->len;
+    assert_non_null(bytes);
+    memcpy(bytes, value->bytes, len);
+    memset(bytes + len, 7, 16);
+    switch (lie) {
+    case FLIPPED: bytes[rng_below(rng, (uint32_t)len)] ^= (char)(1 << rng_below(rng, 8)); break;
+    case TRUNCATED: len = rng_below(rng, (uint32_t)len); break;
+    case LONGER: len += 1 + rng_below(rng, 15); break;
+    default:
+        free(bytes);
+        write_value(store, value, instead->bytes, instead->len);
+        return;
+    }
+    write_value(store, value, bytes, len);
+    free(bytes);
+}
+
+/* Asks what hangs on an item's base, and checks what is told. */
+static void seek(struct hearth_backing *backing, const struct item *items, const struct item *about) {
+    const uint64_t ticket = backing->ops->seek(backing, &about->record.base, 1);
+    assert_true(ticket > 0);
+    for (bool over = false; !over;) {
+        struct hearth_backing_event event = next(backing);
+        over = event.type == HEARTH_BACKING_SOUGHT && event.ticket == ticket;
+        if (event.type == HEARTH_BACKING_FOUND) {
+            const struct item *found = NULL;
+            for (int i = 0; i < ITEMS; i++) {
+                found = hearth_digest_equal(event.name, items[i].record.name) ? &items[i] : found;
+            }
+            assert_non_null(found);
+            assert_true(hearth_digest_equal(hearth_record_name(event.record), event.name));
+            assert_true(hearth_digest_equal(event.record->base, about->record.base));
+            assert_int_equal(event.record->state_bytes, found->bytes);
+            assert_memory_equal(event.record->tokens, found->tokens,
+                                hearth_record_tokens(event.record) * sizeof(hearth_token));
+        }
+        hearth_backing_event_finish(&event);
+    }
+}
+
+/* What the tier does about a bad value has been done: the writer's operations keep their order. */
+static void wait_discarded(struct hearth_backing *backing) {
+    const struct hearth_digest none = {1, 1};
+    assert_true(backing->ops->remove(backing, none, HEARTH_RECORD_PAGE));
+    struct hearth_backing_event event = until(backing, HEARTH_BACKING_REMOVED, &none);
+    hearth_backing_event_finish(&event);
+}
+
+static const struct item *item_of(const struct item *items, size_t which) {
+    for (int i = 0; i < ITEMS; i++) {
+        const size_t n = 1 + (items[i].bytes + CHUNK - 1) / CHUNK;
+        if (which < n) {
+            return &items[i];
+        }
+        which -= n;
+    }
+    fail_msg("no item");
+    return NULL;
+}
+
+static void lie_about(struct store *store, const char *key_file, const char *older_key_file) {
+    enum { MOST = ITEMS * 4 };
+    static struct value values[MOST], model_values[MOST], key_values[MOST], old_values[MOST];
+    const struct hearth_digest other_model = {33, 44};
+    struct rng rng = {seed_announced(20261125)};
+    struct item items[ITEMS];
+    uint64_t hits = 0, misses = 0, rounds = env_number("HEARTH_LIES", 400);
+    for (int i = 0; i < ITEMS; i++) { /* two parts; small ones; what hangs on the same base; nothing but tokens */
+        make_item(&items[i], i % 2 ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE, 1 + i / 4, i / 2, i == 6 ? 5 : PAGE,
+                  i == 0   ? CHUNK + 500
+                  : i == 4 ? 0
+                           : 300 + 977 * (size_t)i);
+    }
+    const struct {
+        struct hearth_digest model;
+        const char *key_file;
+        struct value *values;
+    } writers[] = {{other_model, key_file, model_values},
+                   {fingerprint, older_key_file, key_values},
+                   {fingerprint, key_file, old_values},
+                   {fingerprint, key_file, values}};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+        freeReplyObject(ask(store, 1, (const char *[]){"FLUSHALL"}, NULL));
+        struct hearth_backing *backing = open_tier(store, writers[i].model, writers[i].key_file);
+        put_all(backing, items);
+        n = read_values(store, writers[i].model, items, writers[i].values);
+        backing->ops->destroy(backing);
+    }
+    for (size_t i = 0; i < n; i++) { /* the same place in the model's own name */
+        (void)snprintf(model_values[i].key, sizeof model_values[i].key, "%s", values[i].key);
+    }
+    const struct others others = {
+        .by = {[OTHER_MODEL] = model_values, [OLDER_KEY] = key_values, [REPLAYED] = old_values}};
+    struct hearth_backing *backing = open_tier(store, fingerprint, key_file);
+    for (uint64_t round = 0; round < rounds; round++) {
+        const size_t which = rng_below(&rng, (uint32_t)n);
+        const struct item *item = item_of(items, which);
+        const bool late = rng_once_in(&rng, 2); /* between the seek and the read, or before both */
+        if (late) {
+            seek(backing, items, item);
+        }
+        tell_a_lie(store, values, n, &others, which, (enum lie)(round % LIES), &rng);
+        if (!late) {
+            seek(backing, items, item);
+        }
+        *(get(backing, item) == HEARTH_OK ? &hits : &misses) += 1; /* which checks the bytes */
+        wait_discarded(backing);
+        for (size_t i = 0; i < n; i++) { /* all that a bad value took along */
+            if (item_of(items, i) == item || i == which) {
+                write_value(store, &values[i], values[i].bytes, values[i].len);
+            }
+        }
+    }
+    for (int i = 0; i < ITEMS; i++) {
+        seek(backing, items, &items[i]);
+        assert_int_equal(get(backing, &items[i]), HEARTH_OK);
+    }
+    print_message("%llu lies: %llu misses, %llu right all the same\n", (unsigned long long)rounds,
+                  (unsigned long long)misses, (unsigned long long)hits);
+    assert_true(misses > rounds / 2 && stats(backing).bad > rounds / 2);
+    backing->ops->destroy(backing);
+    free_values(values, n);
+    free_values(model_values, n);
+    free_values(key_values, n);
+    free_values(old_values, n);
+}
+
+static void write_key(const struct room *room, const char *name, uint8_t byte, char path[128]) {
+    uint8_t key[32];
+    memset(key, byte, sizeof key);
+    (void)snprintf(path, 128, "%s/%s", room->dir, name);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && write(fd, key, sizeof key) == sizeof key);
+    (void)close(fd);
+}
+
+static void a_store_that_lies(void **state) {
+    struct store store;
+    char key[128], older[128];
+    if (!open_store(&store, *state)) {
+        print_message("redis-server is not installed\n");
+        skip();
+    }
+    hearth_log_set(count_warnings, NULL, HEARTH_LOG_WARN);
+    write_key(*state, "key", 1, key);
+    write_key(*state, "older", 2, older);
+    lie_about(&store, NULL, key);
+    lie_about(&store, key, older);
+    close_store(&store);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
