@@ -4,8 +4,9 @@
  *     LOST       told when neither has it any more
  *     MOVED      told when the near one gets what only the far one had, or loses what the far one has
  *     put        to both: WRITTEN when the first has written it, DROPPED when neither has
+ *     replace    WRITTEN when both have answered: until then the cache forgets the old item, too, where it forgets
  *     get        from the near tier, else from the far one; what one cannot read is asked of the other
- *     remove     from both: REMOVED when both have answered, with the worse answer
+ *     remove     from both: REMOVED when both have answered, with the worse answer; as often as it was asked
  *
  * Invariant: `items` has every item that a tier has or that is under way; one that neither has and for which nothing is
  * under way is freed. Threads: but for stats and wake, the one that drives the engine. */
@@ -22,9 +23,11 @@ enum { NEAR, FAR, TIERS };
 struct layered_item {
     struct hearth_link link; /* first */
     bool there[TIERS];
-    int writing;  /* puts that are not answered, of both */
-    bool told;    /* WRITTEN of the newest put */
-    int removing; /* removes that are not answered */
+    int writing; /* puts that are not answered, of both */
+    bool told;   /* WRITTEN of the newest put */
+    bool replaces;
+    int removing[TIERS]; /* removes that a tier has not answered */
+    int owed;            /* removes that the cache has no answer to */
     int remove_err;
     bool reading;
     int reads_from;
@@ -67,7 +70,7 @@ static struct layered_item *item_of(struct layered *layered, struct hearth_diges
 }
 
 static void release(struct layered *layered, struct layered_item *item) {
-    if (!item->there[NEAR] && !item->there[FAR] && item->writing == 0 && item->removing == 0 && !item->reading) {
+    if (!item->there[NEAR] && !item->there[FAR] && item->writing == 0 && item->owed == 0 && !item->reading) {
         hearth_table_remove(&layered->items, &item->link);
         free(item);
     }
@@ -88,6 +91,7 @@ static bool layered_put(struct hearth_backing *backing, const struct hearth_reco
         release(layered, old);
     }
     item->told = false;
+    item->replaces = replaces != NULL;
     for (int i = 0; i < TIERS; i++) {
         item->writing += layered->tiers[i]->ops->put(layered->tiers[i], record, blob, replaces);
     }
@@ -138,16 +142,16 @@ static bool layered_remove(struct hearth_backing *backing, struct hearth_digest 
     if (!item) {
         return false;
     }
-    const int before = item->removing;
+    int asked = 0;
     for (int i = 0; i < TIERS; i++) {
-        item->removing += layered->tiers[i]->ops->remove(layered->tiers[i], name, kind);
+        const bool takes = layered->tiers[i]->ops->remove(layered->tiers[i], name, kind);
+        item->removing[i] += takes;
+        asked += takes;
     }
-    if (item->removing < before + TIERS) {
-        item->remove_err = HEARTH_ERR_IO;
-    }
-    const bool asked = item->removing > before;
+    item->owed += asked > 0;
+    item->remove_err = asked < TIERS ? HEARTH_ERR_IO : item->remove_err;
     release(layered, item);
-    return asked;
+    return asked > 0;
 }
 
 /* ---- events: false: the cache is not told ---- */
@@ -197,7 +201,10 @@ static bool on_put(struct layered *layered, int tier, struct hearth_backing_even
     const bool written = event->type == HEARTH_BACKING_WRITTEN;
     const bool moves = item->told && written && tier == NEAR && !item->there[NEAR];
     item->there[tier] = item->there[tier] || written;
-    const bool tell = !item->told && (written || item->writing == 0);
+    const bool tell = !item->told && (item->writing == 0 || (written && !item->replaces));
+    if (tell && (item->there[NEAR] || item->there[FAR])) {
+        event->type = HEARTH_BACKING_WRITTEN;
+    }
     item->told = item->told || tell;
     event->remote = !item->there[NEAR];
     if (moves) {
@@ -230,14 +237,16 @@ static bool on_removed(struct layered *layered, int tier, struct hearth_backing_
     }
     item->there[tier] = item->there[tier] && event->err != HEARTH_OK;
     item->remove_err = event->err != HEARTH_OK ? event->err : item->remove_err;
-    item->removing = item->removing > 0 ? item->removing - 1 : 0;
-    const bool last = item->removing == 0;
-    if (last) {
+    item->removing[tier] -= item->removing[tier] > 0;
+    const int near = item->removing[NEAR], far = item->removing[FAR], left = near > far ? near : far;
+    const bool answers = left < item->owed;
+    if (answers) {
         event->err = item->remove_err;
-        item->remove_err = HEARTH_OK;
+        item->owed--;
+        item->remove_err = item->owed > 0 ? item->remove_err : HEARTH_OK;
     }
     release(layered, item);
-    return last;
+    return answers;
 }
 
 static bool passes(struct layered *layered, int tier, struct hearth_backing_event *event) {

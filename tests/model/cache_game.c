@@ -7,6 +7,16 @@
 
 #include <string.h>
 
+void game_find_all(struct game *g) {
+    while (g->backing != NULL &&
+           (hearth_cache_scanning(g->cache) || (g->far != NULL && memory_backing_scanning(g->far)))) {
+        HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
+        (void)hearth_cache_poll(g->cache, 8);
+    }
+    while (g->far != NULL && hearth_cache_poll(g->cache, 8) > 0) { /* what it found last */
+    }
+}
+
 void game_note_seen(struct game *g, const struct hearth_live *live) {
     if (g->roomy && g->seen_count < KNOWN_MAX) {
         g->seen_salt[g->seen_count] = live->salt;
@@ -110,10 +120,7 @@ void game_forget(struct game *g) {
     }
     HEARTH_ASSERT(hearth_tokens_assign(&path, from->v, from->n));
     int32_t keep = rng_once_in(&g->rng, 2) ? 0 : rng_range(&g->rng, 0, (int32_t)path.n), stop;
-    while (g->backing != NULL && hearth_cache_scanning(g->cache)) {
-        HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
-        (void)hearth_cache_poll(g->cache, 8);
-    }
+    game_find_all(g);
     const struct hearth_cache_prompt prompt = {.tokens = path.v, .n = path.n, .salt = salt};
     HEARTH_ASSERT(hearth_cache_forget(g->cache, &prompt, keep, g->live_list, g->sim.lanes, &stop) == HEARTH_OK);
     HEARTH_ASSERT(stop >= keep);
@@ -135,6 +142,7 @@ void game_forget(struct game *g) {
         const struct hearth_caps *caps = &g->engine->caps;
         struct hearth_digest root = hearth_record_root(caps->fingerprint, memory_backing_tier(g->backing)->key, salt);
         size_t left = memory_backing_on_path(g->backing, root, g->params.page_tokens, &path, stop);
+        left += g->far != NULL ? memory_backing_on_path(g->far, root, g->params.page_tokens, &path, stop) : 0;
         HEARTH_ASSERT(left == 0 || g->faults);
     }
     if (wait || g->backing == NULL) { /* else a restart may come first */

@@ -35,6 +35,7 @@ struct game {
     struct hearth_tokens system, histories[CONVERSATIONS];
     bool roomy, faults, salted;
     struct memory_backing *backing; /* NULL: RAM only */
+    struct memory_backing *far;     /* behind it, where two tiers are layered; NULL: there is one */
     uint32_t alphabet;
     struct hearth_digest known_salt[KNOWN_MAX];
     struct hearth_tokens known[KNOWN_MAX]; /* roomy: every token list ever captured */
@@ -57,6 +58,8 @@ static inline struct hearth_digest game_salt(const struct game *g, int conversat
     return g->salted ? (struct hearth_digest){.lo = (uint64_t)conversation % 2, .hi = 7} : (struct hearth_digest){0};
 }
 
+/* Waits until all that was in the backing tiers at the last restart has been found. */
+void game_find_all(struct game *g);
 /* A sequence is about to be captured, perhaps in part. */
 void game_note_seen(struct game *g, const struct hearth_live *live);
 /* Pins something, or expects it back. */

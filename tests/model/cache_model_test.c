@@ -20,12 +20,14 @@
  * roomy games nothing else is gone.
  *
  * Half of the games have a backing tier: it answers late and in any order, loses items and fails, and outlives restarts
- * of the cache. In salted games conversations take turns with two salts, and are held to the same knowledge per salt.
+ * of the cache. With HEARTH_LAYERED they have two of them, layered (tier/layered.h). In salted games conversations take
+ * turns with two salts, and are held to the same knowledge per salt.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_OPS sets its length in steps, HEARTH_MODEL_GAME plays only one game of it. */
 #include "model/cache_game.h"
 
 #include "cache/store.h"
+#include "tier/layered.h"
 
 #include <signal.h>
 #include <string.h>
@@ -34,6 +36,7 @@
 enum { SEED = 1, OPS = 1500000 }; /* unless the environment says otherwise */
 
 struct totals totals;
+static const struct game *layers_now; /* whose tiers are layered */
 
 /* ---- naive knowledge ---- */
 
@@ -85,11 +88,15 @@ static void capture_wholly(struct game *g, struct hearth_live *live) {
         HEARTH_ASSERT(limit-- > 0);
         if (state == HEARTH_CAPTURE_FULL) { /* what is on its way arrives, or is dropped */
             HEARTH_ASSERT(g->backing != NULL && hearth_cache_wait(g->cache, 1));
-            HEARTH_ASSERT(hearth_cache_poll(g->cache, 1) == 1);
-            limit = live->tokens.n + 2; /* and something may have been lost */
+            HEARTH_ASSERT(hearth_cache_poll(g->cache, 1) == 1 ||
+                          g->far != NULL); /* layered: what one tier alone is told */
+            limit = live->tokens.n + 2;    /* and something may have been lost */
             totals.full++;
             if (++full == 5000) {
                 memory_backing_faults(g->backing, 0); /* losses that keep step with writing would go on for ever */
+                if (g->far != NULL) {
+                    memory_backing_faults(g->far, 0);
+                }
             }
         }
     }
@@ -369,6 +376,35 @@ static void step_fault(struct game *g) {
     if (g->backing != NULL) {
         memory_backing_faults(g->backing, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
     }
+    if (g->far != NULL) {
+        memory_backing_faults(g->far, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
+    }
+}
+
+/* Waits as the tiers of a test do: what is under way goes on meanwhile. */
+static bool wait_both(struct hearth_backing *layered, int64_t timeout_us) {
+    struct hearth_backing *near = memory_backing_tier(layers_now->backing), *far = memory_backing_tier(layers_now->far);
+    (void)layered;
+    return near->ops->wait(near, timeout_us) || far->ops->wait(far, timeout_us);
+}
+
+/* The two tiers as one. */
+static void join_layers(struct game *g) {
+    static struct hearth_backing_ops ops;
+    if (g->far != NULL) {
+        layers_now = g;
+        HEARTH_ASSERT(hearth_layered_create(memory_backing_tier(g->backing), memory_backing_tier(g->far),
+                                            &g->params.backing) == HEARTH_OK);
+        ops = *g->params.backing->ops;
+        ops.wait = wait_both;
+        g->params.backing->ops = &ops;
+    }
+}
+
+static void part_layers(struct game *g) {
+    if (g->far != NULL) {
+        g->params.backing->ops->destroy(g->params.backing);
+    }
 }
 
 /* The process ends, in order or not, and another one begins: lanes and RAM are empty, the backing tier is what it was.
@@ -390,7 +426,12 @@ static void step_restart(struct game *g) {
     }
     hearth_cache_destroy(g->cache);
     HEARTH_ASSERT(g->ram->used_bytes == 0);
+    part_layers(g);
     memory_backing_restart(g->backing);
+    if (g->far != NULL) {
+        memory_backing_restart(g->far);
+    }
+    join_layers(g);
     HEARTH_ASSERT(hearth_cache_create(g->engine, g->ram, &g->params, &g->cache, NULL) == HEARTH_OK);
     size_t kept = 0; /* what was captured, long enough and written is known again */
     for (size_t i = 0; i < g->known_count; i++) {
@@ -404,9 +445,8 @@ static void step_restart(struct game *g) {
         }
     }
     g->known_count = kept;
-    while (whole && hearth_cache_scanning(g->cache)) {
-        HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
-        (void)hearth_cache_poll(g->cache, 8);
+    if (whole) {
+        game_find_all(g);
     }
     totals.restarts++;
 }
@@ -487,6 +527,8 @@ static void deal(struct game *g) {
         g->backing = memory_backing_create(rng);
         g->params.backing = memory_backing_tier(g->backing);
         g->params.backing_min_tokens = rng_once_in(rng, 2) ? 0 : rng_range(rng, 0, 60);
+        g->far = getenv("HEARTH_LAYERED") != NULL ? memory_backing_create(rng) : NULL;
+        join_layers(g);
     }
 }
 
@@ -517,7 +559,9 @@ static void play(struct game *g, uint64_t steps) {
         hearth_tokens_finish(&g->flights[i].all);
     }
     hearth_cache_destroy(g->cache);
+    part_layers(g);
     memory_backing_destroy(g->backing);
+    memory_backing_destroy(g->far);
     HEARTH_ASSERT(g->ram->used_bytes == 0); /* nothing was lost track of */
     hearth_ram_destroy(g->ram);
     g->engine->ops->sampler_destroy(g->engine, g->greedy);

@@ -290,7 +290,13 @@ static void memory_set_wake(struct hearth_backing *tier, void (*wake)(void *user
     (void)user;
 }
 
+/* It stays its maker's. */
+static void memory_leave(struct hearth_backing *tier) {
+    (void)tier;
+}
+
 static const struct hearth_backing_ops memory_ops = {
+    .destroy = memory_leave,
     .put = memory_put,
     .get = memory_get,
     .touch = memory_touch,
@@ -371,6 +377,10 @@ void memory_backing_restart(struct memory_backing *backing) {
         backing->unseen[backing->unseen_count++] = backing->items[i].record->name;
     }
     backing->scanning = true;
+}
+
+bool memory_backing_scanning(const struct memory_backing *backing) {
+    return backing->scanning;
 }
 
 void memory_backing_destroy(struct memory_backing *backing) {

@@ -15,6 +15,8 @@ struct hearth_backing *memory_backing_tier(struct memory_backing *backing);
 void memory_backing_faults(struct memory_backing *backing, uint32_t n);
 /* A crash and a new process: what was queued is lost, what is there will be found, in random order. */
 void memory_backing_restart(struct memory_backing *backing);
+/* Whether something that was there at the restart is still to be found. */
+bool memory_backing_scanning(const struct memory_backing *backing);
 size_t memory_backing_items(const struct memory_backing *backing);
 /* Items that lie on a path (whose root has this digest), wholly behind `from`. */
 size_t memory_backing_on_path(const struct memory_backing *backing, struct hearth_digest root, int32_t page_tokens,
