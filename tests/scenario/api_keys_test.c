@@ -529,7 +529,8 @@ static void the_log_has_a_line_of_every_request(void **state) {
     char *line = log_line(id, "POST /v1/chat/completions 200 key=alice class=side prompt=");
     assert_int_equal(line[0], 'I');
     assert_non_null(strstr(line, " reused=5 computed="));
-    assert_non_null(strstr(line, " generated=3 queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 reason="));
+    assert_non_null(strstr(line, " generated=3 queue_ms=")); /* and what it has waited for a worker */
+    assert_non_null(strstr(line, " prefill_ms=10.0 decode_ms=20.0 reason="));
     assert_non_null(strstr(line, " end=stop"));
     assert_null(strstr(line, " error="));
     free(line);
@@ -598,7 +599,7 @@ static void the_log_has_the_cost_of_what_nobody_waits_for(void **state) {
     char *line = log_line(" 499 key=carol class=background", "end=gone error=\"the client went away");
     const char *generated = strstr(line, " generated=");
     assert_true(generated != NULL && atoi(generated + strlen(" generated=")) > 0);
-    assert_non_null(strstr(line, " queue_ms=1.0 "));
+    assert_non_null(strstr(line, " queue_ms="));
     assert_non_null(strstr(line, " prefill_ms=10.0 "));
     assert_non_null(strstr(line, " decode_ms=20.0 "));
     free(line);

@@ -341,7 +341,9 @@ void hearth_service_destroy(struct hearth_service *service) {
 
 void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
     (void)service;
+    pthread_mutex_lock(&mutex);
     *stats = (struct hearth_service_stats){.requests = (uint64_t)counts.submitted};
+    pthread_mutex_unlock(&mutex);
 }
 
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
