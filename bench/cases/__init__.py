@@ -14,6 +14,7 @@ from . import (
     micro,
     parallel,
     recompute,
+    remote,
     restart,
     sessions,
     speculation,
@@ -40,6 +41,7 @@ ALL = [
         micro,
         hold,
         disk,
+        remote,
         hearth_only,
         crowd,
     )

@@ -35,6 +35,8 @@
 /* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
 #define REMOTE_CHUNK ((size_t)1 << 20)
 #define REMOTE_KEY_BYTES 128
+/* hiredis reads 16 KiB at a time: too many calls for state. */
+#define REMOTE_READ_BYTES ((size_t)256 << 10)
 /* The longest reply is the index of a block. */
 #define REMOTE_REPLY_BYTES ((size_t)256 << 20)
 #define REMOTE_REPLY_ELEMENTS (1 << 20)
@@ -82,6 +84,7 @@ struct remote_link {
     redisContextFuncs funcs;    /* its own, but for reading, which is counted */
     ssize_t (*read)(redisContext *context, char *bytes, size_t size);
     size_t reply_bytes; /* since the last reply was whole */
+    uint8_t *ahead;     /* REMOTE_READ_BYTES, for reading; NULL: hiredis' own few */
     bool want_read, want_write;
     struct remote_op *ops; /* under way */
     size_t owed;           /* replies */

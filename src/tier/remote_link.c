@@ -184,6 +184,8 @@ void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) 
 
 void hearth_remote_link_close(struct remote_link *link) {
     hearth_remote_link_fail(link, "the server ends");
+    free(link->ahead);
+    link->ahead = NULL;
     (void)close(link->wake_fd);
 }
 
@@ -286,11 +288,23 @@ static void on_disconnect(const redisAsyncContext *context, int status) {
 
 /* ---- connecting ---- */
 
+/* Reads more at once than hiredis has room for: what comes first goes to its parser directly, the rest as it asked. */
 static ssize_t counted_read(redisContext *context, char *bytes, size_t size) {
     struct remote_link *link = ((redisAsyncContext *)context)->data; /* whose first member the context is */
-    const ssize_t n = link->read(context, bytes, size);
-    link->reply_bytes += n > 0 ? (size_t)n : 0;
-    return n;
+    if (!link->ahead) {
+        const ssize_t n = link->read(context, bytes, size);
+        link->reply_bytes += n > 0 ? (size_t)n : 0;
+        return n;
+    }
+    const ssize_t n = link->read(context, (char *)link->ahead, REMOTE_READ_BYTES);
+    if (n <= 0) {
+        return n;
+    }
+    link->reply_bytes += (size_t)n;
+    const size_t rest = (size_t)n < size ? (size_t)n : size, first = (size_t)n - rest;
+    (void)(first > 0 && redisReaderFeed(context->reader, (const char *)link->ahead, first)); /* it keeps its error */
+    memcpy(bytes, link->ahead + first, rest);
+    return (ssize_t)rest;
 }
 
 static void connect_link(struct remote_link *link) {
@@ -321,6 +335,8 @@ static void connect_link(struct remote_link *link) {
     link->reply_bytes = 0;
     context->c.funcs = &link->funcs;
     context->c.reader->maxelements = REMOTE_REPLY_ELEMENTS;
+    context->c.reader->maxbuf = 0; /* its buffer is kept between replies */
+    link->ahead = link->ahead ? link->ahead : malloc(REMOTE_READ_BYTES);
     context->ev.data = link;
     context->ev.addRead = add_read;
     context->ev.delRead = del_read;

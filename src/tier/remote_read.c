@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RESERVED_CHUNKS 64 /* a header may lie about the length */
+
 /* ---- seek ---- */
 
 static void post_found(struct remote *remote, struct hearth_record *record) {
@@ -167,6 +169,8 @@ static void get_begin(struct remote_op *op) {
     if (known) {
         op->base = known->at.key;
         op->chunks = hearth_remote_chunks(known->payload_bytes);
+        const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks : RESERVED_CHUNKS;
+        (void)hearth_buf_reserve(&op->body, most * REMOTE_CHUNK); /* what is longer grows as it comes */
     }
     (void)pthread_mutex_unlock(&remote->lock);
     char key[REMOTE_KEY_BYTES], hex[33];

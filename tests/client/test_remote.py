@@ -10,7 +10,9 @@ import json
 import os
 import random
 import subprocess
+import threading
 
+import httpx
 import pytest
 
 import ondisk
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
 # Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
 Talk = functools.partial(ondisk.Talk, foreign=True)
 LIES = int(os.environ.get("HEARTH_LIES", "6"))
+CUTS, KILLS = 4, 4
 
 
 @pytest.fixture
@@ -346,6 +349,130 @@ def test_a_forgotten_session_leaves_the_store(store, tmp_path):
         assert len(store.keys("i")) > 3
         running.client.delete("/v1/sessions/diary")
         wait_until(lambda: not store.keys("s") and not store.keys("i"), "all of it is gone")
+
+
+def test_a_connection_that_is_reset_in_mid_value(store):
+    """Whatever of a value had come is dropped, the prompt is computed, and the store is used again."""
+    talk, pick = Talk("cut", system_words=900), random.Random(2)
+    with box(store, "--kv-disk", "0") as first:
+        truth = content(request(first.client, talk.ask()))
+        wait_written(first)
+    with Proxy(store) as proxy:
+        for _ in range(CUTS):
+            with box(proxy, "--kv-disk", "0") as second:
+                proxy.cut = pick.randrange(20, 60000)
+                assert content(request(second.client, talk.messages)) == truth
+                if proxy.cuts > 0:
+                    wait_until(lambda: "kv_remote" in reasons(second) or remote(second)["state"] == "ok", "it is told")
+                    wait_until(lambda: remote(second)["state"] == "ok", "it is back", 60)
+                    assert second.log().count(" warn  remote: redis://") <= 2, second.log()
+                proxy.cut = None
+        assert proxy.cuts > 0
+
+
+def test_a_failover_to_another_node(store, tmp_path):
+    """The address leads to a replica that has become the primary, as a name or a proxy of a failover does."""
+    (tmp_path / "second").mkdir()
+    talk = Talk("failover", system_words=600)
+    with Store(tmp_path / "second") as other, Proxy(store) as proxy, box(proxy, "--kv-disk", "0") as running:
+        other.ask("REPLICAOF", "127.0.0.1", str(store.port))
+        served(running, talk)
+        wait_written(running)
+        wait_until(lambda: sorted(other.keys("i")) == sorted(store.keys("i")), "the replica has all of it")
+        other.ask("REPLICAOF", "NO", "ONE")
+        proxy.store = other
+        store.kill()
+        served(running, talk)
+        wait_until(lambda: remote(running)["state"] == "ok", "the new primary is found", 60)
+        with box(proxy, "--kv-disk", "0") as second:
+            assert request(second.client, talk.messages[:2])["hearth"]["reused"]["remote"] > 100
+
+
+# ---------------------------------------------------------------------------------------------------- kills
+
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(100, marks=pytest.mark.long)])
+def test_a_box_is_killed_in_mid_stream(store, kills):
+    """SIGKILL at a random moment of a reply: the client asks the other box again, which computes what is new."""
+    pick, new, spent, heard = random.Random(kills), 0, 0, 0
+    flags = ("--kv-disk", "0", "--kv-min-tokens", "0")
+    with box(store, *flags) as steady:
+        for number in range(kills):
+            talk = Talk(f"killed {number}", system_words=300)
+            with box(store, *flags) as doomed:
+                known = turn(doomed, talk)["usage"]["prompt_tokens"]
+                wait_written(doomed)  # what was acknowledged is in the store
+                messages, most = talk.ask(), pick.randrange(1, 40)
+                body = {"messages": messages, "max_tokens": 64, "stream": True, "temperature": 0}
+                with contextlib.suppress(httpx.HTTPError), \
+                        httpx.stream("POST", f"http://127.0.0.1:{doomed.port}/v1/chat/completions", json=body, timeout=60) as stream:
+                    for count, _ in enumerate(stream.iter_lines()):
+                        if count >= most:
+                            doomed.kill()
+                            heard += 1
+                            break
+                doomed.kill()
+            answer = request(steady.client, messages)
+            new, spent = new + answer["usage"]["prompt_tokens"] - known, spent + computed(answer)
+            assert answer["usage"]["completion_tokens"] > 0
+    assert heard > kills / 2 and spent <= 1.05 * new + 2 * kills, (spent, new, heard)
+
+
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(100, marks=pytest.mark.long)])
+def test_the_store_is_killed_again_and_again(store, kills):
+    """SIGKILL at random moments while clients talk: no request fails, and each reply is the right one."""
+    pick, ended, wrong = random.Random(kills), threading.Event(), []
+    with box(store, "--kv-disk", "0", "--kv-min-tokens", "0") as running, \
+            serve(*model_flags("sim"), "-c", "8192", "--cache-ram", "0") as alone:
+
+        def talks(number):
+            turns = 0
+            while not ended.is_set() or turns < 2:
+                talk = Talk(f"survives {number} {turns}", system_words=200)
+                try:
+                    for _ in range(3):
+                        answer = turn(running, talk)
+                    if content(request(alone.client, talk.messages[:-1])) != content(answer):
+                        wrong.append(talk.messages)
+                except Exception as error:  # noqa: BLE001
+                    wrong.append(error)
+                    return
+                turns += 1
+
+        threads = [threading.Thread(target=talks, args=[number]) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(kills):
+            wait_until(lambda: remote(running)["state"] == "ok", "the store is used", 60)
+            written = metric(running, "written_total") + pick.randrange(6)
+            wait_until(lambda: metric(running, "written_total") >= written or not any(t.is_alive() for t in threads), "it is written to", 60)
+            store.kill()
+            store.start()
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == [] and remote(running) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- many agents
+
+@pytest.mark.parametrize("router, most", [("affinity", 1.05), ("random", 1.10)])
+def test_twelve_agents_over_two_boxes(store, router, most):
+    """What both boxes compute together, over what one cache that never forgets would."""
+    pick, new, spent, known = random.Random(5), 0, 0, {}
+    talks = [Talk(f"agent {number}", system_words=500) for number in range(12)]
+    with contextlib.ExitStack() as stack:
+        boxes = [stack.enter_context(box(store, "--kv-disk", "0", "--kv-min-tokens", "0")) for _ in range(2)]
+        for _ in range(4):
+            for number in pick.sample(range(12), 12):
+                running = boxes[number % 2 if router == "affinity" else pick.randrange(2)]
+                answer = turn(running, talks[number])
+                prompt = answer["usage"]["prompt_tokens"]
+                wait_written(running)
+                spent += computed(answer)
+                new += prompt - known.get(number, 0)
+                known[number] = prompt
+    print(f"{router}: {spent} computed of {new} new, {spent / new:.3f}")
+    assert spent <= most * new, (spent, new)
 
 
 # ---------------------------------------------------------------------------------------------------- trust
