@@ -55,7 +55,7 @@ static uint32_t talks_for(size_t budget_bytes) {
 /* ---- life ---- */
 
 static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
-    cache->snapshot_bytes_given = snapshot_bytes > 0;
+    cache->moves = cache->engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT && snapshot_bytes == 0;
     switch (cache->engine->caps.memory_class) {
     case HEARTH_ENGINE_PAGES: snapshot_bytes = 0; break;
     case HEARTH_ENGINE_PAGES_SNAPSHOT:
@@ -73,6 +73,12 @@ static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t
     }
     if (snapshot_bytes > budget_bytes) {
         snapshot_bytes = budget_bytes;
+    }
+    if (cache->moves) { /* what is there stays as far as it can */
+        const size_t pages = cache->pages.used_bytes, snapshots = cache->snapshots.used_bytes;
+        const size_t most = pages < budget_bytes ? budget_bytes - pages : 0;
+        snapshot_bytes = snapshots > snapshot_bytes ? snapshots : snapshot_bytes;
+        snapshot_bytes = snapshot_bytes < most ? snapshot_bytes : most;
     }
     cache->snapshots.budget_bytes = snapshot_bytes;
     cache->pages.budget_bytes = budget_bytes - snapshot_bytes;
@@ -131,8 +137,9 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
 }
 
 void hearth_cache_budget(const struct hearth_cache *cache, size_t *page_bytes, size_t *snapshot_bytes) {
-    *page_bytes = cache->pages.budget_bytes;
-    *snapshot_bytes = cache->snapshots.budget_bytes;
+    const size_t all = cache->pages.budget_bytes + cache->snapshots.budget_bytes;
+    *page_bytes = cache->moves ? all / 2 : cache->pages.budget_bytes;
+    *snapshot_bytes = cache->moves ? all / 2 : cache->snapshots.budget_bytes;
 }
 
 void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
@@ -192,8 +199,10 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
     const struct hearth_caps *caps = &cache->engine->caps;
     size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
     const struct hearth_snapshot *snapshot = plan->snapshot;
-    bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
-                (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
+    size_t pages_budget, snapshots_budget;
+    hearth_cache_budget(cache, &pages_budget, &snapshots_budget);
+    bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < snapshots_budget) &&
+                (!hearth_caps_has_pages(caps) || page_bytes < pages_budget / 4 * 3);
     return fits &&
            hearth_copies_fetch(cache, &plan->path, plan->live_tokens, plan->resume, plan->snapshot, SIZE_MAX) > 0;
 }

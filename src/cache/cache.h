@@ -117,7 +117,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
                           const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                           struct hearth_restore *result);
 
-/* What pages and snapshots may take of RAM, each, in bytes. */
+/* What pages and snapshots may take of RAM, each, in bytes; where the border between them moves, half each. */
 void hearth_cache_budget(const struct hearth_cache *cache, size_t *page_bytes, size_t *snapshot_bytes);
 
 /* ---- capture ---- */

@@ -43,12 +43,8 @@ static struct lost_bytes lost_since(const struct hearth_cache *cache, uint64_t s
 static uint64_t whole_budget(const struct hearth_cache *cache, struct lost_bytes lost) {
     const uint64_t pages = cache->pages.budget_bytes, snapshots = cache->snapshots.budget_bytes;
     const uint64_t more_pages = lost.pages, more_snapshots = lost.snapshots;
-    const uint64_t half = more_pages > more_snapshots ? more_pages : more_snapshots;
-    if (snapshots == 0 || cache->snapshot_bytes_given) {
+    if (snapshots == 0 || hearth_caps_has_pages(&cache->engine->caps)) {
         return pages + snapshots + more_pages + more_snapshots;
-    }
-    if (hearth_caps_has_pages(&cache->engine->caps)) {
-        return pages + snapshots + 2 * half;
     }
     return pages + snapshots +
            (16 * more_pages > more_snapshots / 15 * 16 ? 16 * more_pages : more_snapshots / 15 * 16);

@@ -26,8 +26,15 @@ static double saved_us(const struct hearth_policy_item *item, const struct heart
     return again_us - hearth_costs_restore_us(costs, item->bytes, 1);
 }
 
+/* A prompt comes back to a snapshot that a turn has gone past where it is cut, or where what stood behind was evicted.
+ */
+static const double reuse_passed = 0.01;
+
 static double reuse(const struct hearth_policy_item *item) {
-    return !item->is_snapshot ? 1.0 : reuse_of(item) * (item->superseded ? reuse_superseded : 1.0);
+    return !item->is_snapshot ? 1.0
+                              : reuse_of(item) * (item->passed       ? reuse_passed
+                                                  : item->superseded ? reuse_superseded
+                                                                     : 1.0);
 }
 
 static double gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {

@@ -40,6 +40,7 @@ struct hearth_policy_item {
     bool is_snapshot;
     enum hearth_snapshot_kind kind; /* of a snapshot */
     bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
+    bool passed;                    /* a snapshot that the last turn of its conversation has gone past */
     uint32_t hits;                  /* prompts that used it, plus one */
     int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;

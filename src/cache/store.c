@@ -1,5 +1,6 @@
 /* What is stored: bytes, budgets, eviction. Pages and snapshots have a pool each, with a budget and a heap of victims,
- * the lowest value first (cache/policy.h).
+ * the lowest value first (cache/policy.h). Where a model needs both and the split was not given, the border between the
+ * budgets moves: the pool that needs room takes what the other one does not use, or evicts there what is worth less.
  *
  *   1. A pool is within its budget after every public call.
  *   2. A page with children is no victim: what is below it would be useless without it.
@@ -97,9 +98,10 @@ static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item
 }
 
 static double worth_of(const struct hearth_cache *cache, const struct hearth_cache_item *item, int64_t now_us) {
-    const struct hearth_policy_item known = known_of(item);
+    struct hearth_policy_item known = known_of(item);
     const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
     int64_t used_us = item->talk == HEARTH_TALK_NONE ? item->used_us : talk->used_us;
+    known.passed = item->is_snapshot && item->talk != HEARTH_TALK_NONE && item->used_us < talk->began_us;
     return cache->policy->worth(&known, &cache->costs,
                                 hearth_returns_rate(cache->returns, talk->class, now_us - used_us));
 }
@@ -449,12 +451,8 @@ static uint32_t choose(struct hearth_cache *cache, struct hearth_cache_pool *poo
     return chosen;
 }
 
-/* What goes next: a leased item only when there is no other. Victims of one talk go a few at a time. */
-static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
-    end_leases(cache, pool);
-    while (cache->returns->victims[pool->victims] == 0 && pool->leases.n > 0) {
-        set_lease(cache, first_leased(pool), 0);
-    }
+/* What goes next of what has no lease; NULL: nothing. Victims of one talk go a few at a time. */
+static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     if (!cache->policy->worth || cache->returns->victims[pool->victims] == 0) {
         return first_victim(cache, HEARTH_TALK_NONE, pool->victims);
     }
@@ -464,13 +462,21 @@ static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct 
         pool->chosen_left = pool->victims == HEARTH_TALK_PAGES ? CHOOSE_FOR : 1;
         victim = first_victim(cache, pool->chosen, pool->victims);
     }
-    pool->chosen_left--;
     return victim;
+}
+
+/* What goes next: a leased item only when there is no other. */
+static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
+    end_leases(cache, pool);
+    while (cache->returns->victims[pool->victims] == 0 && pool->leases.n > 0) {
+        set_lease(cache, first_leased(pool), 0);
+    }
+    return candidate(cache, pool);
 }
 
 /* Whether the item is worth less than what room is made for. */
 static bool gives_way(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
-    return item->is_snapshot || cache->newcomer == INFINITY ||
+    return (item->is_snapshot && !cache->moves) || cache->newcomer == INFINITY ||
            worth_of(cache, item, cache->engine->ops->now_us(cache->engine)) < cache->newcomer;
 }
 
@@ -481,6 +487,7 @@ static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
         return false;
     }
     pool->inflation = hearth_returns_talk(cache->returns, item->talk)->victims[pool->victims].v[0].priority;
+    pool->chosen_left -= pool->chosen_left > 0;
     if (item->copy.state == HEARTH_COPY_THERE) {
         pool->evicted++;
         drop_blob(cache, item);
@@ -495,7 +502,42 @@ static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     return true;
 }
 
+/* ---- the border between the budgets ---- */
+
+/* Whether the other pool's victim is worth less than the one of this pool. */
+static bool is_worth_less(struct hearth_cache *cache, struct hearth_cache_pool *other, struct hearth_cache_pool *pool) {
+    const struct hearth_cache_item *theirs = candidate(cache, other), *ours = candidate(cache, pool);
+    if (!theirs || !ours) {
+        return theirs != NULL;
+    }
+    if (!cache->policy->worth) {
+        return theirs->used_us < ours->used_us;
+    }
+    const int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    return worth_of(cache, theirs, now_us) < worth_of(cache, ours, now_us);
+}
+
+/* Moves the border so that the pool has room for so much more: what the other one does not use, or uses for what is
+ * worth less than what would have to go here. What leases need is left to it. */
+static void move_border(struct hearth_cache *cache, struct hearth_cache_pool *pool, size_t bytes) {
+    struct hearth_cache_pool *other = pool == &cache->pages ? &cache->snapshots : &cache->pages;
+    const size_t need = pool->used_bytes + bytes;
+    while (cache->moves && need > pool->budget_bytes) {
+        const size_t kept = other->used_bytes > 2 * other->leased_bytes ? other->used_bytes : 2 * other->leased_bytes;
+        const size_t missing = need - pool->budget_bytes;
+        size_t left = other->budget_bytes > kept ? other->budget_bytes - kept : 0;
+        left = left < missing ? left : missing;
+        other->budget_bytes -= left;
+        pool->budget_bytes += left;
+        if (left < missing && (!is_worth_less(cache, other, pool) || other->used_bytes < 2 * other->leased_bytes ||
+                               !evict(cache, other))) {
+            return;
+        }
+    }
+}
+
 static bool reserve(struct hearth_cache *cache, struct hearth_cache_pool *pool, size_t bytes) {
+    move_border(cache, pool, bytes);
     if (bytes > pool->budget_bytes) {
         return false;
     }

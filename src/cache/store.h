@@ -42,9 +42,9 @@ struct hearth_cache {
     int32_t backing_min_tokens;
     const struct hearth_cache_observer *observer; /* or NULL */
     bool backing_scanned;
-    uint64_t sought;           /* the newest seek that is answered */
-    bool snapshot_bytes_given; /* the snapshots' part of the budget was */
-    bool restoring;            /* what is read is needed now: RAM may be exceeded for a moment */
+    uint64_t sought; /* the newest seek that is answered */
+    bool moves;      /* the border between the pools' budgets goes to where it is worth most; else it stands */
+    bool restoring;  /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
     const struct hearth_policy *policy;

@@ -128,11 +128,13 @@ def test_keys(tmp_path):
 def test_ends(tmp_path):
     trace = tmp_path / "trace.jsonl"
     with serve(*SIM) as server:
-        with recording(server, trace) as process:
+        with recording(server) as process:
             converse(server, 2, "ships")
+            assert all(json.loads(process.stdout.readline())["in"] > 0 for _ in range(2))
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=30)
             assert process.returncode == 0 and said.startswith("2 requests")
+        trace.touch()
         again = subprocess.run([servers.hearth_path(), "record", trace, "--url", f"http://127.0.0.1:{server.port}"],
                                capture_output=True, text=True, timeout=30)
         assert again.returncode == 1 and "File exists" in again.stderr

@@ -168,6 +168,30 @@ static void no_policy_beats_the_bound(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* Pages and snapshots share one budget: snapshots that are small take nothing from pages. */
+static void small_snapshots_cost_little(void **state) {
+    (void)state;
+    struct rng rng = {9};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    make_trace(&rng, &trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (uint64_t tokens = 8192; tokens <= 32768; tokens *= 2) {
+        uint64_t computed_tokens[2];
+        for (size_t i = 0; i < 2; i++) {
+            struct hearth_replay_params params = small_model(i * 4096);
+            struct hearth_replay_result result;
+            params.policy = &hearth_policy_returns;
+            params.ram_bytes = hearth_replay_bytes(&params, tokens);
+            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+            computed_tokens[i] = result.computed_tokens;
+        }
+        assert_true(computed_tokens[1] <= computed_tokens[0] * 9 / 8);
+    }
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
 /* ---- adversaries ---- */
 
 enum adversary { LOOP, UNIQUE, SHARED, SCAN, ADVERSARIES };
@@ -305,6 +329,7 @@ int main(void) {
         cmocka_unit_test(belady_is_belady),
         cmocka_unit_test(all_room_computes_what_is_new),
         cmocka_unit_test(no_policy_beats_the_bound),
+        cmocka_unit_test(small_snapshots_cost_little),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
         cmocka_unit_test(sessions_share_their_head),
         cmocka_unit_test(global_names_are_shared),
