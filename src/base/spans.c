@@ -199,12 +199,13 @@ int hearth_spans_start(int fd, uint32_t lanes, struct hearth_errmsg *msg) {
     spans.fd = fd;
     hearth_clock_cond_init(&spans.wake);
     int err = slice == NULL || spans.ring == NULL || !print_head(lanes, &spans.text) ? HEARTH_ERR_NOMEM : HEARTH_OK;
-    if (err == HEARTH_OK && !write_all(fd, &spans.text)) {
+    const bool written = err == HEARTH_OK && write_all(fd, &spans.text);
+    spans.text.len = 0; /* the thread's, once it runs */
+    if (err == HEARTH_OK && !written) {
         err = hearth_fail(msg, HEARTH_ERR_IO, "--trace: the file cannot be written: %s", strerror(errno));
     } else if (err != HEARTH_OK || pthread_create(&spans.thread, NULL, run, slice) != 0) {
         err = hearth_fail(msg, HEARTH_ERR_NOMEM, "--trace: %s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
-    spans.text.len = 0;
     if (err != HEARTH_OK) {
         free(slice);
         free(spans.ring);
