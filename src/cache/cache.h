@@ -106,6 +106,7 @@ struct hearth_restore {
     int32_t disk_tokens;   /* likewise, read from disk for it */
     int32_t remote_tokens; /* likewise, read from a store that boxes share */
     bool failed;           /* state could not be restored: it was dropped, the target is empty; plan again */
+    bool gone;             /* of a failure: what was missing was removed meanwhile, to make room */
     bool no_cells;         /* the KV cache is full: the target is empty; free cells and plan again */
     int64_t us;            /* how long it took, by the engine's clock */
 };

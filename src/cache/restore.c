@@ -29,6 +29,8 @@ struct restore {
     bool waits_remote;            /* what it waited for last is in a store that boxes share */
     struct hearth_page *bad_page; /* what to drop after a failure */
     bool bad_snapshot;            /* likewise, the plan's */
+    bool gone;                    /* it failed on what was removed meanwhile */
+    uint64_t bad_reads;           /* of the cache, before it */
 };
 
 /* ---- reading ---- */
@@ -49,6 +51,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
     struct hearth_cache *cache = r->cache;
     for (bool asked = false; !item->blob; asked = true) {
         if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item)) {
+            r->gone = r->bad_reads == cache->bad_reads;
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
         }
         r->waited = true;
@@ -308,7 +311,8 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     struct restore r = {.cache = cache,
                         .plan = plan,
                         .target = lives[plan->target],
-                        .source = plan->source >= 0 ? lives[plan->source] : NULL};
+                        .source = plan->source >= 0 ? lives[plan->source] : NULL,
+                        .bad_reads = cache->bad_reads};
     HEARTH_ASSERT(!r.target->busy);
     enum hearth_came_from from = came_from(plan, &r); /* while what it is about is there */
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
@@ -326,6 +330,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
         hearth_live_clear(cache, r.target);
         result->no_cells = err == HEARTH_ERR_NO_CELLS;
         result->failed = !result->no_cells;
+        result->gone = r.gone;
         cache->restore_failures += result->failed;
         if (result->failed) {
             hearth_log(HEARTH_LOG_WARN, "restoring %d tokens failed (%s): computing instead", plan->resume,

@@ -39,6 +39,7 @@ struct hearth_cache {
     size_t writing;                 /* copies on their way */
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
     bool remove_failed;             /* one of them may still be there */
+    uint64_t bad_reads;             /* items that could not be read, though the backing tier has them */
     int32_t backing_min_tokens;
     const struct hearth_cache_observer *observer; /* or NULL */
     bool backing_scanned;

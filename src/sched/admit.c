@@ -258,7 +258,9 @@ static bool any_busy(const struct hearth_service *service) {
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored, uint32_t *vain) {
     if (restored->failed) {
-        task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
+        if (!restored->gone) { /* otherwise the next plan says what became of it */
+            task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
+        }
         ++*vain;
         return true;
     }

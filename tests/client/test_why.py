@@ -167,6 +167,51 @@ def test_two_volatile_lines(sim):
     about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
 
 
+def test_the_lines_of_a_status(sim):
+    """A few lines in a row are others: no pattern takes them out, so none is proposed."""
+    status = "Git status:\n{}\nThat is the end of what is known of this folder and of its branch.\n"
+    history = [system(status.format(" M a.c\n?? notes.txt") + RULES), user(FIRST)]
+    reply, before = ask(sim, history)
+    history = [system(status.format(" M a.c\n M b.c\n M c.c") + RULES), user(FIRST), reply, user("Go on.")]
+    _, report = ask(sim, history)
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line", report
+    assert "lines 3 to 4 of the system text changed (`M b.c`)" in verdict["text"]
+    assert "newest message" in verdict["advice"] and "REGEX" not in verdict["advice"]
+    about(verdict, before["tokens"]["prompt"] - report["divergence"]["token"])
+
+
+def test_another_client_with_the_same_rules(sim):
+    """It has no tools: that is no change of tools, but another conversation."""
+    rules = [system(SYSTEM.format("several agents"))]
+    ask(sim, [*rules, user("One agent with tools. " + FIRST)], tools=tools("read_file", "write_file"))
+    _, report = ask(sim, [*rules, user("Another one without. " + FIRST)])
+    assert report["reason"] == "cold" and report["verdicts"] == [], report
+
+
+def test_a_line_that_another_client_has_already(sim):
+    """A conversation is explained by its own earlier prompt, also where another one goes along with it for longer."""
+    def text(minute):
+        return system(f"It is 10:{minute} now.\n" + RULES)
+    history = [text("21"), user(FIRST + RULES)]
+    reply, before = ask(sim, history)
+    ask(sim, [text("27"), user("Another conversation, which is short.")])
+    _, report = ask(sim, [text("27"), user(FIRST + RULES), reply, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and "It is 10:27 now." in verdict["text"], report
+    about(verdict, before["tokens"]["prompt"] - report["tokens"]["matched"])
+    assert verdict["tokens"] < before["tokens"]["prompt"] * 0.6
+
+
+def test_details_that_move_to_the_newest_message(sim):
+    """They are new in any case, so nothing would have been saved."""
+    history = [system(SYSTEM.format("details"))]
+    for i in range(3):
+        reply, report = ask(sim, [*history, user(f"Step {i}.\n<details>\n{RULES}\ntime {i}\n</details>")])
+        history += [user(f"Step {i}."), reply]
+    assert report["reason"] == "extended" and cause(report) == "new_text", report
+
+
 def test_an_edited_message(sim):
     history, _ = begin(sim, "edited")
     for text in ("What is in the first file? " + RULES, "And in the second one?"):
@@ -446,14 +491,21 @@ def test_a_prompt_that_RAM_never_took():
 
 @pytest.mark.long
 def test_evicted_from_disk(tmp_path):
-    small = ("--cache-ram", "1", "--kv-disk", "1", "--kv-dir", str(tmp_path / "small"))
-    _, report = evict(*small, others=4)
-    assert cause(report) == "evicted", report
-    verdict = report["verdicts"][0]
-    needed = int(re.search(r"`--kv-disk (\d+)` instead of 1 would have kept it", verdict["advice"])[1])
+    """Which of five conversations has to go is the policy's to say."""
+    def turns(disk, name):
+        with serve("--engine", "sim", "--sim-speed", "10", "-np", "1", "-c", "16384", "--cache-ram", "1", "--kv-disk", disk,
+                   "--kv-dir", str(tmp_path / name)) as server:
+            histories = [[system(SYSTEM.format(f"disk {i}")), user(FIRST + RULES * 4)] for i in range(5)]
+            for history in histories:
+                history += [ask(server, history)[0], user("Go on.")]
+            return [ask(server, history)[1] for history in histories]
+    reports = turns("1", "small")
+    evicted = [report for report in reports if cause(report) == "evicted"]
+    assert evicted and not any(report["reason"] == "restore_failed" for report in reports), reports
+    needed = max(int(re.search(r"`--kv-disk (\d+)` instead of 1 would have kept it", report["verdicts"][0]["advice"])[1])
+                 for report in evicted)
     assert needed <= 4
-    _, report = evict("--cache-ram", "1", "--kv-disk", str(needed), "--kv-dir", str(tmp_path / "larger"), others=4)
-    assert report["reason"] == "extended" and cause(report) != "evicted", report
+    assert not any(cause(report) == "evicted" for report in turns(str(needed), "larger"))
 
 
 @pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
