@@ -194,13 +194,22 @@ static void small_snapshots_cost_little(void **state) {
 
 /* ---- adversaries ---- */
 
-enum adversary { LOOP, UNIQUE, SHARED, SCAN, ADVERSARIES };
+enum adversary { LOOP, UNIQUE, SHARED, SCAN, READER, ADVERSARIES };
 
-/* A loop just over the size of the cache; prompts that never come back; one that always does; and a conversation beside
- * an agent that reads once what there is. */
+/* A loop just over the size of the cache; prompts that never come back; one that always does; a conversation beside
+ * prompts that come once; and eight conversations beside an agent that reads 400 files: its prompt grows by one with
+ * each turn, and is never needed again when the last one is read. */
 static void make_adversary(enum adversary kind, struct hearth_trace *trace) {
     *trace = (struct hearth_trace){0};
-    for (uint32_t i = 0; i < 4000; i++) {
+    for (uint32_t i = 0; kind == READER && i < 3600; i++) {
+        const bool reads = i % 9 == 0;
+        struct hearth_trace_request *request =
+            hearth_trace_add(trace, (int64_t)i * 5000000, reads ? 100 : i % 9, 0, reads ? 8 + i / 9 : 32);
+        assert_non_null(request);
+        request->lasted_us = 2000000;
+        request->calls = true;
+    }
+    for (uint32_t i = 0; kind != READER && i < 4000; i++) {
         const bool talk = kind == SCAN && i % 4 == 0;
         const uint64_t space = kind == LOOP ? i % 18 : kind == SHARED || talk ? 0 : i + 1;
         struct hearth_trace_request *request = hearth_trace_add(trace, (int64_t)i * 5000000, space, 0, 32);
@@ -211,8 +220,8 @@ static void make_adversary(enum adversary kind, struct hearth_trace *trace) {
 }
 
 static uint64_t computed(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
-                         const struct hearth_policy *policy) {
-    struct hearth_replay_params params = small_model(0);
+                         const struct hearth_policy *policy, size_t snapshot_bytes) {
+    struct hearth_replay_params params = small_model(snapshot_bytes);
     struct hearth_replay_result result;
     params.policy = policy;
     params.ram_bytes = hearth_replay_bytes(&params, UINT64_C(16) * 32 * HEARTH_TRACE_BLOCK_TOKENS);
@@ -227,10 +236,12 @@ static void adversaries_cost_no_more_than_lru(void **state) {
         struct hearth_oracle oracle;
         make_adversary((enum adversary)kind, &trace);
         assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
-        const uint64_t ours = computed(&trace, &oracle, &hearth_policy_returns);
-        const uint64_t lru = computed(&trace, &oracle, &hearth_policy_lru);
-        assert_true(ours <= lru + 32 * HEARTH_TRACE_BLOCK_TOKENS); /* a prompt, while it learns */
-        assert_true(kind != LOOP || ours * 2 < lru);               /* where LRU keeps nothing that comes back */
+        for (size_t snapshot_bytes = 0; snapshot_bytes <= 65536; snapshot_bytes += 65536) {
+            const uint64_t ours = computed(&trace, &oracle, &hearth_policy_returns, snapshot_bytes);
+            const uint64_t lru = computed(&trace, &oracle, &hearth_policy_lru, snapshot_bytes);
+            assert_true(ours <= lru + 32 * HEARTH_TRACE_BLOCK_TOKENS); /* a prompt, while it learns */
+            assert_true((kind != LOOP && kind != READER) || ours * 2 < lru);
+        }
         hearth_oracle_finish(&oracle);
         hearth_trace_finish(&trace);
     }
