@@ -1,7 +1,8 @@
 """Starts hearth and hands out clients.
 
-HEARTH_BIN names the program (default build/hearth), HEARTH_MODELS the folder with smollm2.gguf. `--engine sim` runs
-everything without a model; tests that need a language are then left out. This is the default for a program that was
+HEARTH_BIN names the program (default build/hearth), HEARTH_MODELS the folder with the models. Servers that tests share
+have one with random weights, which computes twenty times as fast as the one that tests with the mark `language` get.
+`--engine sim` runs everything without a model; tests that need one are then left out. This is the default for a program that was
 built with a sanitizer: what computes was not, and is slow beside it.
 """
 
@@ -32,6 +33,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: more of what a shorter test does, too: `make test-long` runs it")
     config.addinivalue_line("markers", "llama: needs a real model")
+    config.addinivalue_line("markers", "language: needs a model that speaks: its replies end, its calls are whole")
     config.addinivalue_line("markers", "tiny: needs one with random weights, which sanitizers hardly slow down")
     if servers.sanitizer():
         config.pluginmanager.register(findings.Findings(), "findings")
@@ -57,11 +59,18 @@ def engine(pytestconfig):
     return pytestconfig.getoption("--engine")
 
 
+def flags_of(engine, model):
+    return ["--engine", "sim"] if engine == "sim" else ["-m", os.path.join(servers.models_dir(), f"{model}.gguf")]
+
+
 @pytest.fixture(scope="session")
 def engine_flags(engine):
-    if engine == "sim":
-        return ["--engine", "sim"]
-    return ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")]
+    return flags_of(engine, "tiny")
+
+
+@pytest.fixture(scope="session")
+def language_flags(engine):
+    return flags_of(engine, "smollm2")
 
 
 def serve(*flags, **options):
@@ -86,20 +95,36 @@ def sdk(server, **options):
                             "timeout": 120, **options})
 
 
+def shared(flags):
+    """A server that tests share: four lanes."""
+    return serve(*flags, "-c", "4096", "-np", "4", "--cache-ram", "256")
+
+
 @pytest.fixture(scope="session")
-def server(engine_flags):
-    """The server that most tests share: four lanes."""
-    with serve(*engine_flags, "-c", "4096", "-np", "4", "--cache-ram", "256") as running:
+def quick_server(engine_flags):
+    with shared(engine_flags) as running, sdk(running) as running.sdk:
         yield running
 
 
 @pytest.fixture(scope="session")
+def language_server(language_flags):
+    with shared(language_flags) as running, sdk(running) as running.sdk:
+        yield running
+
+
+@pytest.fixture
+def server(request):
+    """The server that most tests share."""
+    language = request.node.get_closest_marker("language")
+    return request.getfixturevalue("language_server" if language else "quick_server")
+
+
+@pytest.fixture
 def client(server):
-    with sdk(server) as client:
-        yield client
+    return server.sdk
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def model(client):
     return client.models.list().data[0].id
 

@@ -1,8 +1,8 @@
 """What the tests of Responses and Messages share: clients, tools in each dialect's form, and what prompts cost."""
 
-import anthropic
+import lazy
 
-
+anthropic = lazy.module("anthropic")
 # Beside the server's own: what a client that was made for Anthropic's service sends.
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
 

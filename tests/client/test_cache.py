@@ -43,11 +43,12 @@ TURNS = pytest.mark.parametrize("turns", [2, pytest.param(4, marks=pytest.mark.l
 
 
 @pytest.fixture
-def one_lane(engine_flags):
-    with serve(*engine_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
+def one_lane(language_flags):
+    with serve(*language_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
         yield running
 
 
+@pytest.mark.language
 def test_turns_compute_what_is_new(server):
     meter, text, chat = Meter(server), Text("turns"), Chat(system=Text("turns system").words(150))
     for _ in range(6):
@@ -112,8 +113,8 @@ def test_cached_is_cold(one_lane_shared, engine, number):
 
 
 @pytest.fixture(scope="module")
-def one_lane_shared(engine_flags):
-    with serve(*engine_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
+def one_lane_shared(language_flags):
+    with serve(*language_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
         yield running
 
 

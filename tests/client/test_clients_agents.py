@@ -4,16 +4,16 @@ and with the session that it has for OpenAI's conversations."""
 import asyncio
 import contextlib
 
-import agents
 import openai
 import pytest
 
+import lazy
 from dialects import Tally
 from lib.text import Text
 from museum import CLASSES, SYSTEM, THINKER, Museum, calls, says, stage
 
 pytestmark = pytest.mark.llama
-agents.set_tracing_disabled(True)
+agents = lazy.module("agents")
 
 SESSION = [
     says(calls(("look_up", {"number": 4}), text="I look it up."), last="What is number 4?"),
@@ -33,6 +33,7 @@ class Talk:
 
     def __init__(self, client, mode, stream, api="responses", **settings):
         museum = self.museum = Museum()
+        agents.set_tracing_disabled(True)
 
         @agents.function_tool
         def look_up(number: int) -> str:

@@ -5,14 +5,13 @@ import os
 
 import pytest
 
+import lazy
 from dialects import Tally
 from museum import SYSTEM, TOOLS, Museum, calls, says, stage
 from lib.text import Text
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it would ask the network when it is imported
-litellm = pytest.importorskip("litellm")
-litellm.telemetry = False
-litellm.suppress_debug_info = True
+litellm = lazy.module("litellm", telemetry=False, suppress_debug_info=True)
 pytestmark = [pytest.mark.llama, pytest.mark.filterwarnings("ignore")]
 
 SESSION = [

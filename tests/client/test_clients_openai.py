@@ -161,6 +161,7 @@ def test_stream_helper_puts_calls_together(tmp_path):
 
 # ---- SmolLM2 speaks for itself: calls are forced, replies have a schema ----
 
+@pytest.mark.language
 @pytest.mark.llama
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_forced_calls_over_turns(server, model, stream):
@@ -188,6 +189,7 @@ def test_forced_calls_over_turns(server, model, stream):
     assert max(computed[1:]) < 80, computed
 
 
+@pytest.mark.language
 @pytest.mark.llama
 def test_required_calls_some_tool(chat):
     reply = chat("Write a note that says hello.", tools=TOOLS, tool_choice="required", max_tokens=160)
@@ -198,6 +200,7 @@ def test_required_calls_some_tool(chat):
     assert reply.choices[0].finish_reason in ("tool_calls", "stop")
 
 
+@pytest.mark.language
 @pytest.mark.llama
 def test_one_call_at_a_time(chat):
     made = chat("Look up 1 and look up 2.", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+import lazy
 from museum import Museum, calls, says, stage
 from conftest import sdk
 from lib.text import Text
 
-smolagents = pytest.importorskip("smolagents")
+smolagents = lazy.module("smolagents")
 pytestmark = pytest.mark.filterwarnings("ignore:Function .* has decorators other than @tool")
 
 SCRIPT = [
@@ -78,6 +79,7 @@ def test_session(tmp_path):
         played.assert_nothing_twice()
 
 
+@pytest.mark.language
 @pytest.mark.llama
 def test_smollm2_is_made_to_call(server, model):
     """Whatever it calls, each step is a call of a tool that exists, with arguments that fit it."""

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import time
 
-import anthropic
 import httpx
 import openai
 import pytest
 
+import lazy
 from conftest import sdk, serve, servers
 
+anthropic = lazy.module("anthropic")
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
 USER = {"role": "user", "content": "Hello"}
 SECRET = "the heron nests behind the mill"

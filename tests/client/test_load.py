@@ -8,15 +8,16 @@ import pty
 import signal
 import time
 
-import anthropic
 import httpx
 import openai
 import pytest
 
+import lazy
 from conftest import sdk, serve
 from lib import server as servers
 from lib.client import HttpError, events
 
+anthropic = lazy.module("anthropic")
 SIM = ("--engine", "sim", "-c", "32768")
 USER = {"role": "user", "content": "Tell me about the weather, at length."}
 WAIT_S = 60

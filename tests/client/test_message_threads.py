@@ -1,14 +1,15 @@
 """Threads of the Messages API (a beta of Anthropic's SDK): the server keeps the conversation under the id of its last
 message, and the client sends only what is new. The SDK's tool runner does so by itself."""
 
-import anthropic
 import pytest
 
+import lazy
 from dialects import Tally, claude, for_messages
 from lib.text import Text
 from museum import CLASSES, LOOK, SYSTEM, calls, says, stage
 
 pytestmark = pytest.mark.llama
+anthropic = lazy.module("anthropic")
 SCRIPT = [says(calls(("look_up", {"number": 4}), text="I look."), last="number 4"), says("A vase.", last="vase no. 4"),
           says("Bye.", last="Thank you", times=0)]
 
@@ -19,7 +20,6 @@ def client(tmp_path):
         yield client
 
 
-@anthropic.beta_tool
 def look_up(number: int) -> str:
     """Looks an object up in the catalogue."""
     return f"vase no. {number}"
@@ -32,7 +32,7 @@ def text(message):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_tool_runner(client, stream):
     """The SDK's own loop: it runs the tools and sends their results alone."""
-    runner = client.beta.messages.tool_runner(model="any", max_tokens=1000, tools=[look_up], stream=stream, messages=[
+    runner = client.beta.messages.tool_runner(model="any", max_tokens=1000, tools=[anthropic.beta_tool(look_up)], stream=stream, messages=[
         {"role": "user", "content": "What is number 4?"}])
     tally, last = Tally(), None
     for turn in runner:

@@ -8,16 +8,17 @@ import asyncio
 import json
 import typing
 
-import anthropic
 import pydantic
 import pytest
 
+import lazy
 from museum import LEND, LOOK, NOTE, THINKER, calls, says, stage, tiny_flags
 from conftest import ended, serve
 from dialects import BETAS, Tally, claude, cost, for_messages
 from lib.text import Text
 
 pytestmark = pytest.mark.llama
+anthropic = lazy.module("anthropic")
 
 QUESTION = {"role": "user", "content": "What is the capital of France? Answer in one sentence."}
 TOOLS = [for_messages(LOOK), for_messages(LEND), for_messages(NOTE)]
@@ -25,7 +26,7 @@ NAMED = {"type": "tool", "name": "lend"}
 MARK = {"type": "ephemeral"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def claude_client(server):
     with claude(server) as client:
         yield client
@@ -71,6 +72,7 @@ def the_call(message):
 
 # ---- one message ----
 
+@pytest.mark.language
 def test_object(ask, model):
     message = ended(lambda text: ask(text, max_tokens=200), lambda made: made.stop_reason == "end_turn")
     assert message.type == "message" and message.role == "assistant" and message.id.startswith("msg_")
@@ -90,6 +92,7 @@ def test_max_tokens(ask):
     assert message.stop_reason == "max_tokens" and message.usage.output_tokens == 3
 
 
+@pytest.mark.language
 def test_max_tokens_is_clamped(ask):
     """Clients ask for more than any context has."""
     message = ended(lambda text: ask(text, max_tokens=128000, timeout=600), lambda made: made.stop_reason == "end_turn")
@@ -127,6 +130,7 @@ def test_system_message_within(ask):
                      {"role": "user", "content": "And of Spain?"}]))
 
 
+@pytest.mark.language
 def test_prefill(ask):
     """A last message of the assistant is continued."""
     whole = text(ask(max_tokens=24))
@@ -193,6 +197,7 @@ def test_models(claude_client, model):
     assert [each.id for each in claude_client.models.list()] == [model]
 
 
+@pytest.mark.language
 def test_structured_output(claude_client, model):
     class Visitor(pydantic.BaseModel):
         name: str
@@ -205,6 +210,7 @@ def test_structured_output(claude_client, model):
 
 # ---- streams ----
 
+@pytest.mark.language
 def test_stream_events(ask):
     events = ended(lambda text: list(ask(text, stream=True, max_tokens=200)),
                    lambda made: made[-2].delta.stop_reason == "end_turn")
@@ -238,6 +244,7 @@ def test_stream_stop_sequence(ask):
     assert (events[-2].delta.stop_reason, events[-2].delta.stop_sequence) == ("stop_sequence", stop)
 
 
+@pytest.mark.language
 def test_stream_forced_call(ask):
     events = list(ask("Lend vase 4 to the town for 7 days.", tools=TOOLS, tool_choice=NAMED, stream=True, max_tokens=120))
     start = next(event for event in events if event.type == "content_block_start").content_block
@@ -247,6 +254,7 @@ def test_stream_forced_call(ask):
     assert events[-2].delta.stop_reason == "tool_use"
 
 
+@pytest.mark.language
 def test_stream_helper_input_json(claude_client, model):
     with claude_client.messages.stream(model=model, tools=TOOLS, tool_choice=NAMED, messages=[
             {"role": "user", "content": "Lend vase 4 to the town for 7 days."}], **steady({"max_tokens": 120})) as stream:
@@ -258,6 +266,7 @@ def test_stream_helper_input_json(claude_client, model):
 
 # ---- tools ----
 
+@pytest.mark.language
 def test_forced_call(ask):
     made = the_call(ask("Lend vase 4 to the town.", tools=TOOLS, tool_choice=NAMED, max_tokens=120))
     assert made.name == "lend" and type(made.input["number"]) is int
@@ -269,6 +278,7 @@ def test_any_call(ask):
     assert message.stop_reason in ("tool_use", "max_tokens")
 
 
+@pytest.mark.language
 def test_one_call_at_a_time(ask):
     the_call(ask("Look up 1 and look up 2.", tools=TOOLS, max_tokens=160,
                  tool_choice={"type": "any", "disable_parallel_tool_use": True}))

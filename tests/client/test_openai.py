@@ -23,6 +23,7 @@ def test_chat(chat, model):
     assert reply._request_id
 
 
+@pytest.mark.language
 @pytest.mark.llama
 def test_chat_knows_the_answer(chat):
     assert "Paris" in chat(QUESTION).choices[0].message.content
@@ -71,6 +72,7 @@ def test_stream_with_usage(chat):
     assert all(chunk.usage is None for chunk in chunks)
 
 
+@pytest.mark.language
 @pytest.mark.llama  # on sim the reply ends by its length, which the helper raises
 def test_stream_helper(client, model):
     with client.chat.completions.stream(model=model, messages=[{"role": "user", "content": QUESTION}], max_tokens=8,
@@ -96,6 +98,7 @@ def test_two_choices_streamed(chat):
     assert set(ends) == {0, 1}
 
 
+@pytest.mark.language
 def test_logprobs(chat):
     choice = chat(QUESTION, logprobs=True, top_logprobs=3).choices[0]
     entries = choice.logprobs.content
@@ -108,6 +111,7 @@ def test_logprobs(chat):
                                                                      reverse=True)
 
 
+@pytest.mark.language
 def test_logprobs_streamed(chat):
     entries, text = [], ""
     for chunk in chat(QUESTION, logprobs=True, stream=True):
@@ -194,6 +198,7 @@ def test_concurrent_requests(chat, server):
     assert server.client.wait_idle(60)
 
 
+@pytest.mark.language
 @pytest.mark.llama  # sim says what it likes, all of it ASCII here
 def test_text_is_whole_characters(chat):
     """No piece of a stream ends inside a character: what is replaced is what the model itself broke."""

@@ -183,6 +183,7 @@ def test_chat_max_completion_tokens(chat):
     assert reply.usage.completion_tokens == 3 and choice(reply).finish_reason == "length"
 
 
+@pytest.mark.language
 def test_chat_finish_reason_stop(chat):
     reply = ended(lambda text: chat(text, max_tokens=200), lambda made: choice(made).finish_reason == "stop")
     assert choice(reply).finish_reason == "stop"
@@ -257,6 +258,7 @@ def test_stream_ends_with_done(server):
     assert body.rstrip().endswith(b"data: [DONE]")
 
 
+@pytest.mark.language
 def test_stream_helper(client, model):
     with client.chat.completions.stream(model=model, messages=[USER], max_tokens=8, temperature=0) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
@@ -289,6 +291,7 @@ def test_tools_none(chat):
     assert not choice(reply).message.tool_calls and text(reply)
 
 
+@pytest.mark.language
 def test_tools_required(chat):
     reply = chat([USER], tools=[WEATHER], tool_choice="required", max_tokens=100)
     name, arguments = the_call(reply)
@@ -297,12 +300,14 @@ def test_tools_required(chat):
     assert choice(reply).finish_reason == "tool_calls"
 
 
+@pytest.mark.language
 def test_tools_named(chat):
     reply = chat([USER], tools=[CLOCK, WEATHER], tool_choice=NAMED, max_tokens=100)
     name, arguments = the_call(reply)
     assert name == "get_weather" and set(arguments) == {"city", "unit"}
 
 
+@pytest.mark.language
 def test_tools_content_of_a_call_is_null(chat):
     assert not text(chat([USER], tools=[WEATHER], tool_choice="required", max_tokens=100))
 
@@ -312,6 +317,7 @@ def test_tools_without_parameters(chat):
     assert name == "ping" and arguments == {}
 
 
+@pytest.mark.language
 def test_tools_not_parallel(chat):
     reply = chat([USER], tools=[WEATHER, CLOCK], tool_choice="required", parallel_tool_calls=False, max_tokens=120)
     assert len(choice(reply).message.tool_calls) == 1
@@ -323,6 +329,7 @@ def test_tools_ids_differ(chat):
     assert first != second
 
 
+@pytest.mark.language
 def test_tools_streamed(chat):
     """The first delta of a call has id and name; the arguments' pieces concatenate."""
     arguments, finish = "", None
@@ -345,6 +352,7 @@ def test_tools_streamed_in_pieces(chat):
     assert len(pieces) > 1
 
 
+@pytest.mark.language
 def test_tools_stream_helper(client, model):
     with client.chat.completions.stream(model=model, messages=[USER], tools=[WEATHER], tool_choice="required",
                                         max_tokens=100, temperature=0) as stream:
@@ -375,12 +383,14 @@ def test_tools_history_without_tools(chat):
                       {"role": "tool", "tool_call_id": "call_1", "content": "21"}]))
 
 
+@pytest.mark.language
 def test_tools_strict(chat):
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     _, arguments = the_call(chat([USER], tools=[strict], tool_choice="required", max_tokens=100))
     jsonschema.validate(arguments, WEATHER["function"]["parameters"])
 
 
+@pytest.mark.language
 def test_tools_nested_arguments(chat):
     parameters = {"type": "object", "required": ["where"], "properties": {"where": {
         "type": "object", "required": ["lat", "tags"],
@@ -398,6 +408,7 @@ def test_tools_cut_by_the_limit(chat):
         assert made.function.name
 
 
+@pytest.mark.language
 def test_tools_with_n(chat):
     reply = chat([USER], tools=[WEATHER], tool_choice="required", n=2, max_tokens=100)
     assert all(each.message.tool_calls for each in reply.choices)
@@ -447,6 +458,7 @@ def test_json_schema_with_references(chat):
     jsonschema.validate(json.loads(text(chat("Ada is 36.", response_format=schema_format(schema), max_tokens=120)))["who"], PERSON)
 
 
+@pytest.mark.language
 def test_pydantic_parse(client, model):
     class Answer(pydantic.BaseModel):
         city: str

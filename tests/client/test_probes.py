@@ -15,6 +15,7 @@ pytestmark = pytest.mark.llama
 NAMED = {"type": "function", "function": {"name": "look_up"}}
 
 
+@pytest.mark.language
 def test_smoke(chat):
     assert "4" in chat("What is 2 + 2?", max_tokens=40).choices[0].message.content
 
@@ -46,6 +47,7 @@ def test_json_object(chat):
     assert isinstance(json.loads(reply.choices[0].message.content), dict)
 
 
+@pytest.mark.language
 def test_json_schema(chat):
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "country": {"type": "string"},
                                                "population": {"type": "integer"}},
@@ -62,6 +64,7 @@ def test_tools(chat):
     assert isinstance(json.loads(made[0].function.arguments)["number"], int)
 
 
+@pytest.mark.language
 def test_chinese_prose(chat):
     """Characters of several tokens arrive whole, streamed and not."""
     def ask(**options):

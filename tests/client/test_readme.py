@@ -42,8 +42,8 @@ def run(command, port, folder):
 
 
 @pytest.fixture(scope="module")
-def printed(engine_flags):
-    with servers.Server([servers.hearth_path(), "serve", *engine_flags, "-t", "1", "-c", "4096", "--hello"]) as running:
+def printed(language_flags):
+    with servers.Server([servers.hearth_path(), "serve", *language_flags, "-t", "1", "-c", "4096", "--hello"]) as running:
         wait_until(lambda: len(commands(running.log())) == 2, "it says what to try")  # a moment after it listens
         yield running, running.log()
 

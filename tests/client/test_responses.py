@@ -61,6 +61,7 @@ def the_call(response):
 
 # ---- one response ----
 
+@pytest.mark.language
 def test_object(respond, model):
     response = ended(lambda text: respond(text, max_output_tokens=200), lambda made: made.status == "completed")
     assert response.object == "response" and response.id.startswith("resp_") and response.model == model
@@ -173,6 +174,7 @@ def test_async_client(server, model):
 
 # ---- streams ----
 
+@pytest.mark.language
 def test_stream_events(respond):
     events = ended(lambda text: list(respond(text, stream=True, max_output_tokens=200)),
                    lambda made: made[-1].type == "response.completed")
@@ -207,6 +209,7 @@ def test_stream_is_the_whole_response(respond):
     assert set(final.model_dump()) == set(whole.model_dump())
 
 
+@pytest.mark.language
 def test_stream_function_call(respond):
     events = list(respond("Lend vase 4 to the town for 7 days.", tools=TOOLS, tool_choice=NAMED, stream=True,
                           max_output_tokens=120))
@@ -219,6 +222,7 @@ def test_stream_function_call(respond):
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
+@pytest.mark.language
 def test_stream_helper(client, model):
     def ask(text):
         with client.responses.stream(model=model, input=text, temperature=0, max_output_tokens=200) as stream:
@@ -228,6 +232,7 @@ def test_stream_helper(client, model):
     assert final.output_text == "".join(texts) != "" and final.status == "completed"
 
 
+@pytest.mark.language
 def test_stream_helper_snapshots_of_a_call(client, model):
     snapshot = None
     with client.responses.stream(model=model, input="Lend vase 4 to the town for 7 days.", temperature=0,
@@ -251,6 +256,7 @@ class Lookup(pydantic.BaseModel):
     number: int
 
 
+@pytest.mark.language
 def test_parse(client, model):
     parsed = client.responses.parse(model=model, input="Ada is 34 years old.", text_format=Visitor, temperature=0,
                                     max_output_tokens=100)
@@ -263,6 +269,7 @@ def test_parse_tools(client, model):
     assert isinstance(the_call(parsed).parsed_arguments, Lookup)
 
 
+@pytest.mark.language
 def test_stream_helper_parses(client, model):
     with client.responses.stream(model=model, input="Ada is 34 years old.", text_format=Visitor, temperature=0,
                                  max_output_tokens=100) as stream:
@@ -271,6 +278,7 @@ def test_stream_helper_parses(client, model):
 
 # ---- formats and calls ----
 
+@pytest.mark.language
 def test_json_schema(respond):
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "people": {"type": "integer"}},
               "required": ["city", "people"], "additionalProperties": False}
@@ -290,6 +298,7 @@ def test_json_object(respond):
         assert response.output_text.lstrip().startswith("{") and response.usage.output_tokens == 400
 
 
+@pytest.mark.language
 def test_required_call(respond):
     response = respond("Write a note that says hello.", tools=TOOLS, tool_choice="required", max_output_tokens=160)
     made = [each for each in response.output if each.type == "function_call"]
@@ -297,17 +306,20 @@ def test_required_call(respond):
     assert all(isinstance(json.loads(each.arguments), dict) and each.id != each.call_id for each in made)
 
 
+@pytest.mark.language
 def test_named_call(respond):
     made = the_call(respond("Lend vase 4 to the town.", tools=TOOLS, tool_choice=NAMED, max_output_tokens=120))
     assert made.name == "lend" and set(json.loads(made.arguments)) == {"number", "borrower", "days"}
 
 
+@pytest.mark.language
 def test_allowed_tools(respond):
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "note"}]}
     assert the_call(respond("Look up 4.", tools=TOOLS, tool_choice=choice, parallel_tool_calls=False,
                             max_output_tokens=120)).name == "note"
 
 
+@pytest.mark.language
 def test_no_parallel_calls(respond):
     the_call(respond("Look up 1 and look up 2.", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
                      max_output_tokens=160))

@@ -42,9 +42,10 @@ def turn(running, talk, counter=None, **options):
 # ---------------------------------------------------------------------------------------------------- restarts
 
 @pytest.mark.parametrize("model, how", [
-    ("sim", "SIGTERM"), ("sim", "SIGKILL"), pytest.param("hybrid", "SIGTERM", marks=pytest.mark.llama),
+    ("sim", "SIGTERM"), ("sim", "SIGKILL"), pytest.param("tiny", "SIGKILL", marks=pytest.mark.llama),
+    pytest.param("tiny-hybrid", "SIGTERM", marks=pytest.mark.llama), pytest.param("hybrid", "SIGTERM", marks=LONG),
     pytest.param("hybrid", "SIGKILL", marks=LONG), pytest.param("smollm2", "SIGTERM", marks=LONG),
-    pytest.param("smollm2", "SIGKILL", marks=pytest.mark.llama), pytest.param("gemma3-270m", "SIGTERM", marks=LONG),
+    pytest.param("smollm2", "SIGKILL", marks=LONG), pytest.param("gemma3-270m", "SIGTERM", marks=LONG),
     pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=pytest.mark.llama)])
 def test_conversations_go_on(model, how, tmp_path):
     """Two conversations, with restarts: nothing is computed again, and the replies are those of a run without any."""
@@ -64,13 +65,13 @@ def test_conversations_go_on(model, how, tmp_path):
     assert not bad_files(tmp_path / "kv")
 
 
-@pytest.mark.llama
-def test_a_crash_within_a_long_prompt(tmp_path):
+@pytest.mark.parametrize("model", ["sim", pytest.param("smollm2", marks=LONG)])
+def test_a_crash_within_a_long_prompt(tmp_path, model):
     """What was computed of a prompt before the crash is not computed again."""
-    flags = ["--kv-interval-tokens", "512", "-t", "1", "-b", "256", "-c", "16384"]
+    flags = ["--kv-interval-tokens", "512", "-t", "1", "-b", "256", "-ub", "256", "-c", "65536"]
     text = Text("long prompt").words(8000)
     messages = [{"role": "user", "content": text}]
-    with serve_disk("smollm2", tmp_path, *flags) as running:
+    with serve_disk(model, tmp_path, *flags) as running:
         connection = start(running, messages)
         wait_until(lambda: running.client.metrics()["hearth_disk_written_total"] >= 2, "pages are written", 120)
         done = max(slot["n_prompt_tokens_processed"] for slot in running.client.get("/slots"))
@@ -78,7 +79,7 @@ def test_a_crash_within_a_long_prompt(tmp_path):
         connection.close()
     assert done < 8000, "the prompt was too short for this test"
     messages = [{"role": "user", "content": text[:4000]}]  # its beginning, so that the rest need not be waited for
-    with serve_disk("smollm2", tmp_path, *flags) as running:
+    with serve_disk(model, tmp_path, *flags) as running:
         assert reused(request(running.client, messages, 1)) >= 512
 
 
@@ -137,12 +138,12 @@ def test_what_is_there_is_not_written_again(tmp_path):
     assert set(before) <= set(state_files(tmp_path))
 
 
-@pytest.mark.llama
-@pytest.mark.parametrize("words, mib", [(300, "16"), pytest.param(900, "48", marks=pytest.mark.long)])
-def test_what_ram_cannot_hold_comes_from_disk(tmp_path, words, mib):
-    """Three conversations, of about 10 MiB each, and 16 MiB of RAM, on one lane; or three times as much."""
+@pytest.mark.parametrize("model, words, mib", [
+    ("sim", 6000, "1"), pytest.param("smollm2", 300, "16", marks=LONG), pytest.param("smollm2", 900, "48", marks=LONG)])
+def test_what_ram_cannot_hold_comes_from_disk(tmp_path, model, words, mib):
+    """Three conversations on one lane, and RAM for one and a half."""
     talks = [Talk(f"ram {number}", system_words=0, asked_words=words) for number in range(3)]
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", mib) as running:
+    with serve_disk(model, tmp_path, "-np", "1", "-c", "65536", "--cache-ram", mib) as running:
         for talk in talks:
             turn(running, talk)
             wait_written(running)
@@ -154,18 +155,20 @@ def test_what_ram_cannot_hold_comes_from_disk(tmp_path, words, mib):
             assert computed(answer) <= answer["usage"]["prompt_tokens"] - before + 8, answer["hearth"]
 
 
-@pytest.mark.llama
-def test_a_conversation_larger_than_ram(tmp_path):
+@pytest.mark.parametrize("model, words, mib, token_bytes", [
+    ("sim", 10000, 1, 64), pytest.param("smollm2", 1200, 16, 23000, marks=LONG)])
+def test_a_conversation_larger_than_ram(tmp_path, model, words, mib, token_bytes):
     """It goes to disk piece by piece, and comes back through the little RAM there is."""
-    talk = Talk("larger than RAM", system_words=0, asked_words=1200)
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+    talk = Talk("larger than RAM", system_words=0, asked_words=words)
+    flags = ["-np", "1", "-c", "131072", "--cache-ram", str(mib)]
+    with serve_disk(model, tmp_path, *flags) as running:
         turn(running, talk)
         wait_written(running)
         running.kill()
     before = talk.known_tokens
-    assert before * 23000 > 2 * (16 << 20), before
+    assert before * token_bytes > 2 * (mib << 20), before
     talk.asked_words = 20
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+    with serve_disk(model, tmp_path, *flags) as running:
         _, answer = turn(running, talk)
         assert computed(answer) <= answer["usage"]["prompt_tokens"] - before + 8, answer["hearth"]
 
