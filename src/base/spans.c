@@ -35,6 +35,8 @@ static struct {
     uint64_t dropped; /* since it was last said */
     bool stopping, told, failed;
     int fd;
+    uint32_t lanes;
+    uint64_t limit_bytes, written;
     struct hearth_buf text;
 } spans = {.mutex = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
@@ -130,11 +132,26 @@ static bool write_all(int fd, const struct hearth_buf *text) {
     return true;
 }
 
+/* A file at its limit is emptied: what happened last is what is looked for. */
+static void begin_again(void) {
+    struct hearth_buf head = {0};
+    if (spans.failed || spans.written + spans.text.len <= spans.limit_bytes || ftruncate(spans.fd, 0) != 0 ||
+        lseek(spans.fd, 0, SEEK_SET) != 0) {
+        return;
+    }
+    hearth_log(HEARTH_LOG_INFO, "trace: the file had %" PRIu64 " bytes and is begun again", spans.written);
+    spans.failed = !print_head(spans.lanes, &head) || !write_all(spans.fd, &head);
+    spans.written = head.len;
+    hearth_buf_finish(&head);
+}
+
 static void flush_text(void) {
+    begin_again();
     if (!spans.failed && !write_all(spans.fd, &spans.text)) {
         spans.failed = true;
         hearth_log(HEARTH_LOG_WARN, "trace: the file cannot be written (%s): nothing more is", strerror(errno));
     }
+    spans.written += spans.text.len;
     spans.text.len = 0;
 }
 
@@ -193,10 +210,12 @@ static void *run(void *user) {
     return NULL;
 }
 
-int hearth_spans_start(int fd, uint32_t lanes, struct hearth_errmsg *msg) {
+int hearth_spans_start(int fd, uint32_t lanes, uint64_t limit_bytes, struct hearth_errmsg *msg) {
     struct hearth_span *slice = calloc(SLICE, sizeof *slice);
     spans.ring = calloc(RING, sizeof *spans.ring);
     spans.fd = fd;
+    spans.lanes = lanes;
+    spans.limit_bytes = limit_bytes;
     hearth_clock_cond_init(&spans.wake);
     int err = slice == NULL || spans.ring == NULL || !print_head(lanes, &spans.text) ? HEARTH_ERR_NOMEM : HEARTH_OK;
     const bool written = err == HEARTH_OK && write_all(fd, &spans.text);

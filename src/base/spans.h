@@ -35,9 +35,10 @@ struct hearth_span {
     char *json; /* more members of args, as JSON without braces; owned, malloc'ed; NULL: none */
 };
 
-/* Begins an empty file, which is taken over, with names for the tracks of so many lanes. Errors: IO (it cannot be
- * written), NOMEM, with a line. */
-int hearth_spans_start(int fd, uint32_t lanes, struct hearth_errmsg *msg);
+/* Begins an empty file, which is taken over, with names for the tracks of so many lanes. A file that would become
+ * larger than `limit_bytes` is emptied and begun again; a pipe is not. Errors: IO (it cannot be written), NOMEM, with a
+ * line. */
+int hearth_spans_start(int fd, uint32_t lanes, uint64_t limit_bytes, struct hearth_errmsg *msg);
 /* Writes what is left and ends the file. */
 void hearth_spans_stop(void);
 /* Whether there is a file: what is only for spans need not be found out otherwise. */

@@ -179,7 +179,9 @@ static int open_trace(struct server *server, struct hearth_errmsg *msg) {
 
 static int begin_trace(struct server *server, struct hearth_errmsg *msg) {
     const uint32_t lanes = server->options->parallel > 0 ? (uint32_t)server->options->parallel : 4;
-    return server->trace_fd >= 0 ? hearth_spans_start(server->trace_fd, lanes, msg) : HEARTH_OK;
+    return server->trace_fd >= 0
+               ? hearth_spans_start(server->trace_fd, lanes, (uint64_t)server->options->trace_mib << 20, msg)
+               : HEARTH_OK;
 }
 
 static int confine(struct server *server, struct hearth_errmsg *msg) {

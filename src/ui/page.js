@@ -118,9 +118,9 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   shared: "shared the machine",
   cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
 // Nothing is wrong with these.
-const FINE = new Set(["new_conversation", "new_text", "history_cut", "same_prefix", "long_reply"]);
+const FINE = new Set(["new_conversation", "new_text", "history_cut", "same_prefix", "long_reply", "shared"]);
 // These are about other requests and the machine, the rest about the prompt.
-const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing", "shared",
+const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing",
   "cold_model", "slow_upload", "slow_reader"]);
 const word = (cause) => WORDS[cause] || cause.replaceAll("_", " ");
 const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request computes the same beginning",

@@ -154,6 +154,23 @@ def test_a_disk_that_fills_up(tmp_path):
         assert server.log().count("trace: the file cannot be written") == 1
 
 
+def test_a_file_has_a_limit(tmp_path):
+    """One that is full is begun again, and what happened last is in it."""
+    path = tmp_path / "trace.json"
+    with serve("--engine", "sim", "--sim-speed", "1000", "-np", "1", "--trace", str(path), "--trace-mib", "1") as server:
+        for i in range(100):
+            if i > 0 and "is begun again" in server.log():
+                break
+            ask(server, f"Say {i}.", max_tokens=400)
+        else:
+            raise AssertionError("it has no limit")
+        ask(server, "The last one.", session="the-last")
+    assert os.path.getsize(path) <= 1 << 20
+    events = read(path)
+    check(events)
+    assert any("the-last" in json.dumps(event) for event in events)
+
+
 def test_what_overlaps(tmp_path):
     """Requests that preempt each other for a while: spans still lie inside each other."""
     path = tmp_path / "trace.json"
