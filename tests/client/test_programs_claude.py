@@ -21,9 +21,10 @@ def bash(command, text=None):
     return calls(("Bash", {"command": command, "description": "Run it"}), text=text)
 
 
-@MODELS
-def test_ten_turns(tmp_path, model):
-    """Ten turns with a call or two each, alone and in parallel, in ten processes."""
+@pytest.mark.parametrize("model, turns", [
+    ("tiny-hybrid", 5), *(pytest.param(model, 10, marks=pytest.mark.long) for model in ("tiny", "tiny-hybrid"))])
+def test_many_turns(tmp_path, model, turns):
+    """Turns with a call or two each, alone and in parallel, in a process each."""
     work = tmp_path / "work"
     script = [
         says(calls(("Read", {"file_path": f"{work}/museum.md"}), ("Bash", {"command": "ls | wc -l", "description": "C"}),
@@ -35,7 +36,7 @@ def test_ten_turns(tmp_path, model):
         says(calls(("Edit", {"file_path": f"{work}/rooms.md", "old_string": "north", "new_string": "south"})), last="Ä:"),
         says("Turned.", last="updated"),
     ]
-    for turn in range(4, 11):
+    for turn in range(4, turns + 1):
         script += [says(bash(f"echo turn {turn}; cat rooms.md"), last=f"Turn {turn}."),
                    says(f"This was turn {turn}. " + Text("cc", turn).words(40), last=f"turn {turn}\n")]
     with play(tmp_path, script, model=model) as played:
@@ -44,11 +45,11 @@ def test_ten_turns(tmp_path, model):
         assert user.ask("Please look around.").startswith("A museum.")
         assert user.ask("Turn 2.") == "Written."
         assert user.ask("Turn 3.") == "Turned."
-        for turn in range(4, 11):
+        for turn in range(4, turns + 1):
             assert user.ask(f"Turn {turn}.").startswith(f"This was turn {turn}.")
         assert (work / "rooms.md").read_text() == "# Rooms\n\nÄ: \"south\"\n"
         ledger = played.assert_well()
-        assert len(ledger.rows) == 21
+        assert len(ledger.rows) == 1 + 2 * turns
         assert_first_prompt(ledger, "Claude Code")
 
 
