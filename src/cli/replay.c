@@ -3,19 +3,21 @@
  * --cache-tokens gives what RAM may hold as tokens of the model's shape. */
 #include "cli/commands.h"
 
+#include "cli/replay_fleet.h"
 #include "cli/replay_print.h"
+#include "cli/replay_values.h"
 #include "console/show.h"
 #include "console/tool.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct replay_options {
     const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
-    int64_t concurrency, prefill;
+    int64_t concurrency, prefill, conversations;
     bool json;
+    struct replay_fleet_options fleet;
 };
 
 static const struct hearth_console_command commands[] = {
@@ -35,9 +37,21 @@ static const struct hearth_console_option options[] = {
      1, HEARTH_CONSOLE_TEXT, OPTION_AT(shape)},
     {"--token-bytes", "SIZE", "state of a token in pages [96k]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(token_bytes)},
     {"--prefill", "N", "tokens that are computed in a second [2000]", 1, HEARTH_CONSOLE_NUMBER, OPTION_AT(prefill)},
-    {"--concurrency", "N", "sessions at once; the next starts when one ends [20]", 1, HEARTH_CONSOLE_NUMBER,
-     OPTION_AT(concurrency)},
+    {"--concurrency", "N", "sessions at once, for each box; the next starts when one ends [20]", 1,
+     HEARTH_CONSOLE_NUMBER, OPTION_AT(concurrency)},
+    {"--conversations", "N", "so many sessions: more than there are come again as others with the same heads", 1,
+     HEARTH_CONSOLE_NUMBER, OPTION_AT(conversations)},
     {"--part", "K/N", "only sessions K, K + N, K + 2N, … [0/1]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(part)},
+    {"--boxes", "N,…", "over so many boxes; several numbers: one run each", 1, HEARTH_CONSOLE_TEXT,
+     OPTION_AT(fleet.boxes)},
+    {"--router", "NAME,…", "with --boxes: affinity, least-loaded, prefix or random [affinity]", 1, HEARTH_CONSOLE_TEXT,
+     OPTION_AT(fleet.router)},
+    {"--remote", "SPEC", "with --boxes: a store that they share, as rate=10gbit,latency=200us,size=1t (or default)", 1,
+     HEARTH_CONSOLE_TEXT, OPTION_AT(fleet.remote)},
+    {"--network", "RATE", "with --boxes: of each box, in each direction [10gbit]", 1, HEARTH_CONSOLE_TEXT,
+     OPTION_AT(fleet.network)},
+    {"--lose", "WHAT@TIME,…", "with --boxes: box@1h, box3@1h+10m, store@1h: gone since then, for so long", 1,
+     HEARTH_CONSOLE_TEXT, OPTION_AT(fleet.lose)},
     {"--svg", "FILE", "draw it, too", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(svg)},
     {"--json", "", "output for programs", 1, HEARTH_CONSOLE_SWITCH, OPTION_AT(json)},
 };
@@ -47,22 +61,8 @@ static const struct hearth_console_tool tool =
 
 /* ---- values ---- */
 
-/* A number with a letter behind it: units of `k`. False: it is none. */
-static bool read_size(const char *text, uint64_t k, uint64_t *out) {
-    static const char letters[] = "kmgt";
-    char *end;
-    double value = strtod(text, &end);
-    const char *letter = *end ? strchr(letters, *end | 0x20) : NULL;
-    if (end == text || !(value >= 0) || (*end && (!letter || end[1]))) {
-        return false;
-    }
-    value *= letter ? pow((double)k, (double)(letter - letters + 1)) : 1;
-    *out = (uint64_t)value;
-    return value < 0x1p60;
-}
-
 static bool read_bytes(const char *name, const char *text, uint64_t *out) {
-    if (text && !read_size(text, 1024, out)) {
+    if (text && !hearth_lab_size(text, 1024, out)) {
         (void)hearth_complain(1, "%s: '%s' is not a size such as 64M or 2G", name, text);
         return false;
     }
@@ -74,11 +74,11 @@ static bool read_shape(const char *text, struct hearth_replay_params *params) {
     if (!text || strcmp(text, "pages") == 0) {
         return true;
     }
-    if (strncmp(text, "hybrid:", 7) == 0 && read_size(text + 7, 1024, &value) && value > 0) {
+    if (strncmp(text, "hybrid:", 7) == 0 && hearth_lab_size(text + 7, 1024, &value) && value > 0) {
         params->snapshot_bytes = value;
         return true;
     }
-    if (strncmp(text, "window:", 7) == 0 && read_size(text + 7, 1000, &value) && value > 0) {
+    if (strncmp(text, "window:", 7) == 0 && hearth_lab_size(text + 7, 1000, &value) && value > 0) {
         params->snapshot_bytes = value * params->token_bytes;
         return true;
     }
@@ -114,6 +114,7 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
         (void)hearth_complain(1, "--concurrency is between 1 and 100000");
         return false;
     }
+    choice->sessions = chosen->conversations > 0 ? (uint64_t)chosen->conversations : 0;
     choice->concurrency = chosen->concurrency > 0 ? (uint32_t)chosen->concurrency : choice->concurrency;
     bool ok = read_bytes("--token-bytes", chosen->token_bytes, &token_bytes) &&
               read_bytes("--ram", chosen->ram, &params->ram_bytes) && read_part(chosen->part, choice);
@@ -121,7 +122,7 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     if (!ok || !read_shape(chosen->shape, params)) {
         return false;
     }
-    if (chosen->cache_tokens && !read_size(chosen->cache_tokens, 1000, &tokens)) {
+    if (chosen->cache_tokens && !hearth_lab_size(chosen->cache_tokens, 1000, &tokens)) {
         (void)hearth_complain(1, "--cache-tokens: '%s' is not a number such as 600k", chosen->cache_tokens);
         return false;
     }
@@ -166,6 +167,27 @@ static int replay(const struct replay_options *chosen, struct hearth_replay_para
     return status;
 }
 
+/* The policy of that name; NULL: the server's. False: there is none. */
+static bool find_policy(const char *name, const struct hearth_policy **out) {
+    size_t i = 0;
+    while (name && hearth_replay_policies[i] && strcmp(name, hearth_replay_policies[i]->name) != 0) {
+        i++;
+    }
+    *out = hearth_replay_policies[i];
+    return *out != NULL;
+}
+
+static int replay_fleet(const struct replay_options *chosen, struct hearth_replay_params *params,
+                        const struct hearth_trace_choice *choice, const struct hearth_console_call *call) {
+    if (!find_policy(chosen->policy, &params->policy)) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--policy: there is no '%s'", chosen->policy);
+    }
+    if (chosen->svg) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--svg: there is no picture of several boxes");
+    }
+    return hearth_lab_fleet(&chosen->fleet, params, choice, call->args, (size_t)call->arg_count, chosen->json);
+}
+
 int hearth_cli_replay(int argc, char *const argv[]) {
     struct replay_options chosen = {.concurrency = -1, .prefill = -1};
     struct hearth_console_call call;
@@ -175,9 +197,14 @@ int hearth_cli_replay(int argc, char *const argv[]) {
     struct hearth_errmsg msg = {""};
     hearth_show_as("hearth replay");
     hearth_console_parse(&tool, argc, argv, &chosen, &call);
+    const struct replay_fleet_options *fleet = &chosen.fleet;
     int status = call.status;
-    if (call.command && !read_options(&chosen, &params, &choice)) {
+    if (call.command && !fleet->boxes && (fleet->router || fleet->remote || fleet->network || fleet->lose)) {
+        status = hearth_complain(HEARTH_CONSOLE_USAGE, "--router, --remote, --network and --lose need --boxes");
+    } else if (call.command && !read_options(&chosen, &params, &choice)) {
         status = HEARTH_CONSOLE_USAGE;
+    } else if (call.command && fleet->boxes) {
+        status = replay_fleet(&chosen, &params, &choice, &call);
     } else if (call.command && hearth_trace_read(call.args, (size_t)call.arg_count, &choice, &trace, &msg)) {
         status = hearth_complain(1, "%s", msg.text);
     } else if (call.command) {

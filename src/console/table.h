@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define HEARTH_SHOW_TABLE_COLUMNS 8
+#define HEARTH_SHOW_TABLE_COLUMNS 12
 
 struct hearth_show_column {
     const char *title; /* NULL: the column is left out */

@@ -10,9 +10,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cache/tree.h"
-#include "replay/engine.h"
+#include "replay/lane.h"
 
-#define PAGE_BLOCKS (256 / HEARTH_TRACE_BLOCK_TOKENS)
 #define INTERVAL_BLOCKS (8192 / HEARTH_TRACE_BLOCK_TOKENS) /* --snapshot-interval */
 #define LEARN_TIMES 64                                     /* until an average is where its samples are */
 
@@ -48,17 +47,17 @@ const struct hearth_policy *const hearth_replay_policies[] = {&hearth_policy_ret
 
 /* A page with all that counts in a budget. */
 static size_t page_bytes(const struct hearth_replay_params *params) {
-    return hearth_page_node_bytes(PAGE_BLOCKS) + HEARTH_BLOB_OVERHEAD_BYTES +
-           params->token_bytes * HEARTH_TRACE_BLOCK_TOKENS * PAGE_BLOCKS;
+    return hearth_page_node_bytes(HEARTH_REPLAY_PAGE_BLOCKS) + HEARTH_BLOB_OVERHEAD_BYTES +
+           params->token_bytes * HEARTH_TRACE_BLOCK_TOKENS * HEARTH_REPLAY_PAGE_BLOCKS;
 }
 
 uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t tokens) {
-    return tokens * page_bytes(params) / (HEARTH_TRACE_BLOCK_TOKENS * PAGE_BLOCKS);
+    return tokens * page_bytes(params) / (HEARTH_TRACE_BLOCK_TOKENS * HEARTH_REPLAY_PAGE_BLOCKS);
 }
 
 uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                              const struct hearth_replay_params *params) {
-    const uint64_t block_bytes = page_bytes(params) / PAGE_BLOCKS;
+    const uint64_t block_bytes = page_bytes(params) / HEARTH_REPLAY_PAGE_BLOCKS;
     return hearth_oracle_belady(trace, oracle, params->ram_bytes / block_bytes,
                                 (params->snapshot_bytes + block_bytes - 1) / block_bytes);
 }
@@ -66,27 +65,27 @@ uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hear
 /* ---- a request ---- */
 
 /* Computes up to `end`, and takes a snapshot there. False: out of memory. */
-static bool compute_to(struct replay *r, int32_t end, enum hearth_snapshot_kind kind) {
-    int32_t at = (int32_t)r->live.tokens.n;
+static bool compute_to(const struct hearth_replay_lane *lane, int32_t end, enum hearth_snapshot_kind kind) {
+    int32_t at = (int32_t)lane->live->tokens.n;
     if (end <= at) {
         return true;
     }
-    r->hollow.ends[0] = end;
-    if (!hearth_live_append(&r->live, r->tokens.v + at, (size_t)(end - at))) {
+    lane->hollow->ends[lane->live->seq] = end;
+    if (!hearth_live_append(lane->live, lane->prompt->v + at, (size_t)(end - at))) {
         return false;
     }
-    if ((size_t)end + 1 < r->tokens.n) {
-        (void)hearth_cache_snapshot(r->cache, &r->live, kind);
+    if ((size_t)end + 1 < lane->prompt->n) {
+        (void)hearth_cache_snapshot(lane->cache, lane->live, kind);
     }
     return true;
 }
 
-/* Computes the prompt's blocks, with snapshots where the server takes them (sched/admit.c). */
-static bool compute(struct replay *r, const struct hearth_trace_request *request) {
-    int32_t marks[3] = {request->head_blocks, r->plan.divergence, request->blocks};
+bool hearth_replay_compute(const struct hearth_replay_lane *lane, const struct hearth_trace_request *request,
+                           int32_t divergence) {
+    int32_t marks[3] = {request->head_blocks, divergence, request->blocks};
     bool ok = true;
-    while (ok && (int32_t)r->live.tokens.n < request->blocks) {
-        int32_t at = (int32_t)r->live.tokens.n, next = (at / INTERVAL_BLOCKS + 1) * INTERVAL_BLOCKS;
+    while (ok && (int32_t)lane->live->tokens.n < request->blocks) {
+        int32_t at = (int32_t)lane->live->tokens.n, next = (at / INTERVAL_BLOCKS + 1) * INTERVAL_BLOCKS;
         enum hearth_snapshot_kind kind = HEARTH_SNAPSHOT_INTERVAL;
         for (int i = 0; i < 3; i++) {
             if (marks[i] > at && marks[i] <= next) {
@@ -94,9 +93,16 @@ static bool compute(struct replay *r, const struct hearth_trace_request *request
                 kind = i == 1 ? HEARTH_SNAPSHOT_DIVERGENCE : HEARTH_SNAPSHOT_MARK;
             }
         }
-        ok = compute_to(r, next, kind);
+        ok = compute_to(lane, next, kind);
     }
     return ok;
+}
+
+void hearth_replay_teach(struct hearth_cache *cache, const struct hearth_replay_params *params) {
+    for (int i = 0; i < LEARN_TIMES; i++) {
+        hearth_cache_learn_prefill(cache, 1000000,
+                                   (int64_t)(1e12 * HEARTH_TRACE_BLOCK_TOKENS / params->prefill_tokens_per_s));
+    }
 }
 
 static void count(struct replay *r, const struct hearth_trace_request *request, int32_t seen,
@@ -127,7 +133,9 @@ static bool replay_request(struct replay *r, const struct hearth_trace *trace,
     count(r, request, seen, &restored);
     r->live.lasted_us = request->lasted_us;
     r->live.awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
-    if (!compute(r, request)) {
+    const struct hearth_replay_lane lane = {
+        .hollow = &r->hollow, .cache = r->cache, .live = &r->live, .prompt = &r->tokens};
+    if (!hearth_replay_compute(&lane, request, r->plan.divergence)) {
         return false;
     }
     while (hearth_cache_capture(r->cache, &r->live, INT32_MAX) != HEARTH_CAPTURE_DONE) {
@@ -141,7 +149,7 @@ static bool replay_request(struct replay *r, const struct hearth_trace *trace,
 static int init(struct replay *r, const struct hearth_replay_params *params, struct hearth_errmsg *msg) {
     const size_t block_bytes = params->token_bytes * HEARTH_TRACE_BLOCK_TOKENS;
     const struct hearth_cache_params cache = {
-        .page_tokens = PAGE_BLOCKS, .budget_bytes = params->ram_bytes, .policy = params->policy};
+        .page_tokens = HEARTH_REPLAY_PAGE_BLOCKS, .budget_bytes = params->ram_bytes, .policy = params->policy};
     hearth_live_init(&r->live, 0);
     r->ram = hearth_ram_create();
     if (!r->ram ||
@@ -153,10 +161,7 @@ static int init(struct replay *r, const struct hearth_replay_params *params, str
     if (err) {
         return err;
     }
-    for (int i = 0; i < LEARN_TIMES; i++) {
-        hearth_cache_learn_prefill(r->cache, 1000000,
-                                   (int64_t)(1e12 * HEARTH_TRACE_BLOCK_TOKENS / params->prefill_tokens_per_s));
-    }
+    hearth_replay_teach(r->cache, params);
     return HEARTH_OK;
 }
 

@@ -33,6 +33,7 @@ struct reader {
     const char *path;
     unsigned line;
     uint64_t sessions; /* read so far, of all files */
+    uint64_t taken;    /* of these */
     int64_t *free_us;  /* when each of the sessions that run at once ends */
     bool malformed;    /* what failed did so because of a number that cannot be */
 };
@@ -184,6 +185,7 @@ static bool read_head(struct reader *r, const json_t *session, struct head *head
 /* Adds the requests of a session, or of an agent inside it; *end_us: when the last of them is over. */
 static bool add_requests(struct reader *r, const json_t *session, uint64_t space, int64_t start_us, int64_t *end_us) {
     struct head head;
+    const uint32_t talk = ++r->trace->talks;
     bool ok = read_head(r, session, &head);
     size_t i;
     const json_t *json;
@@ -201,6 +203,7 @@ static bool add_requests(struct reader *r, const json_t *session, uint64_t space
         }
         request->head_blocks = head.blocks < request->blocks ? head.blocks : 0;
         end_request(r, json, "in");
+        request->talk = talk;
         request->lasted_us = time_of(json, "api_time", 1e6);
         at_us += request->lasted_us;
         *end_us = at_us > *end_us ? at_us : *end_us;
@@ -211,9 +214,10 @@ static bool add_requests(struct reader *r, const json_t *session, uint64_t space
 
 static bool add_session(struct reader *r, const json_t *session) {
     uint64_t number = r->sessions++;
-    if (number % r->choice->of != r->choice->part) {
+    if (number % r->choice->of != r->choice->part || (r->choice->sessions > 0 && r->taken == r->choice->sessions)) {
         return true;
     }
+    r->taken++;
     int64_t *start_us = &r->free_us[0];
     for (uint32_t i = 1; i < r->choice->concurrency; i++) {
         start_us = r->free_us[i] < *start_us ? &r->free_us[i] : start_us;
@@ -314,10 +318,17 @@ int hearth_trace_read(char *const paths[], size_t path_count, const struct heart
     *out = (struct hearth_trace){0};
     struct reader r = {.trace = out, .choice = choice, .free_us = calloc(choice->concurrency, sizeof(int64_t))};
     int err = r.free_us ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    for (size_t i = 0; !err && i < path_count; i++) {
-        r.path = paths[i];
-        err = read_file(&r, msg);
+    for (uint32_t i = 0; !err && i < choice->concurrency; i++) {
+        r.free_us[i] = choice->ramp_us * i / choice->concurrency;
     }
+    uint64_t before;
+    do {
+        before = r.taken;
+        for (size_t i = 0; !err && i < path_count; i++) {
+            r.path = paths[i];
+            err = read_file(&r, msg);
+        }
+    } while (!err && r.taken > before && r.taken < choice->sessions);
     free(r.free_us);
     if (!err && out->count == 0) {
         err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: there is no request in it", paths[0]);

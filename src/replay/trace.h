@@ -24,6 +24,7 @@ struct hearth_trace_request {
     int32_t head_blocks; /* of these, tools and system prompt; 0: not known */
     int64_t lasted_us;   /* until its reply was complete; 0: not known */
     bool calls;          /* the reply ended with a call of a tool */
+    uint32_t talk;       /* the conversation: its requests follow each other; 0: not known */
 };
 
 struct hearth_trace {
@@ -32,13 +33,17 @@ struct hearth_trace {
     struct hearth_trace_run *runs;
     size_t run_count, run_cap;
     uint64_t prompt_tokens;
+    uint32_t talks; /* conversations that are known: 1 to talks */
 };
 
 /* Of the sessions, every `of`th is taken, beginning with number `part`, and `concurrency` of them run at once: the next
- * one starts when one ends. Requests without sessions come when they came. */
+ * one starts when one ends; the first ones begin within `ramp_us`. With `sessions` the files are read again, as other
+ * sessions with the same heads, until there are so many. Requests without sessions come when they came. */
 struct hearth_trace_choice {
     uint32_t part, of;
     uint32_t concurrency;
+    int64_t ramp_us;
+    uint64_t sessions; /* 0: as many as there are */
 };
 
 /* Reads files of JSON lines: sessions ({"requests": …}), requests with global names of blocks ({"hash_ids": …}, as

@@ -1,0 +1,515 @@
+/* The shared store of a replay.
+ *
+ * A box and the store have a line each way, for reads and for writes. A box's is a time from which on it is free:
+ * transfers of a box follow each other there, and share the store's with those of other boxes. An answer is an event in
+ * a heap of its box, which the box sees when its clock has come there.
+ *
+ *     put    WRITTEN at the end of the transfer; the item can be found from then on
+ *     get    READ at the end of the transfer
+ *     seek   FOUND for all that is there, then SOUGHT, a round trip later
+ *
+ * As with Redis a box is not told what the store has evicted: it learns that when it seeks there or reads it. So which
+ * boxes know of an item stands with it, and an item that is gone stays, as a ghost, while a box believes in it. (Of
+ * very many ghosts the oldest are told, which bounds what a box knows, as KNOWN_BYTES in tier/remote.c does.)
+ *
+ * Invariant: an item is in `items` and its bytes count in the budget, or it is in `ghosts`; either way it can be found
+ * at its base. */
+#include "replay/depot.h"
+
+#include "base/assert.h"
+#include "base/lru.h"
+
+#include <stdlib.h>
+
+#define HEADER_BYTES 256 /* of an item, beside its tokens (tier/format.h) */
+#define GHOSTS_MAX 1000000
+
+struct depot_item {
+    struct hearth_lru_entry entry; /* first; its key is the name */
+    struct hearth_link at;         /* its key is the base */
+    struct hearth_record *record;
+    bool gone;        /* a ghost */
+    int64_t ready_us; /* when it has been written */
+    uint64_t known[HEARTH_DEPOT_BOXES_MAX / 64];
+};
+
+struct depot_event {
+    int64_t at_us;
+    uint64_t number; /* events of one time come in their order */
+    struct hearth_backing_event event;
+};
+
+/* Of a box, on its way to the store. */
+struct depot_write {
+    int64_t end_us;
+    size_t bytes;
+    struct hearth_digest name;
+};
+
+struct depot_box {
+    struct hearth_backing backing; /* first */
+    struct hearth_depot *depot;
+    int64_t *now_us;
+    struct depot_event *events; /* a heap */
+    size_t event_count, event_cap;
+    struct depot_write *writes; /* by end; the first `written` are done */
+    size_t write_count, write_cap, written;
+    uint64_t queued_bytes;
+    int64_t in_free_us, out_free_us;
+};
+
+struct hearth_depot {
+    struct hearth_depot_params params;
+    struct hearth_wire in, out;
+    struct hearth_lru items, ghosts; /* a ghost counts as one byte */
+    struct hearth_table items_at;    /* of both, by base */
+    struct hearth_depot_figures figures;
+    uint64_t event_number, ticket;
+    bool away;
+    uint32_t box_count;
+    struct depot_box boxes[];
+};
+
+static struct depot_box *box_of(struct hearth_backing *backing) {
+    return (struct depot_box *)backing;
+}
+
+static uint32_t number_of(const struct depot_box *box) {
+    return (uint32_t)(box - box->depot->boxes);
+}
+
+/* ---- events ---- */
+
+static bool sooner(const struct depot_event *a, const struct depot_event *b) {
+    return a->at_us != b->at_us ? a->at_us < b->at_us : a->number < b->number;
+}
+
+/* Tells the box at a time. Out of memory: it is not told, which is a miss. */
+static void tell(struct depot_box *box, int64_t at_us, struct hearth_backing_event event) {
+    struct depot_event *events = hearth_buf_room(box->events, box->event_count, &box->event_cap, sizeof *events);
+    if (!events) {
+        hearth_backing_event_finish(&event);
+        return;
+    }
+    box->events = events;
+    const struct depot_event added = {.at_us = at_us, .number = box->depot->event_number++, .event = event};
+    size_t at = box->event_count++;
+    for (; at > 0 && sooner(&added, &events[(at - 1) / 2]); at = (at - 1) / 2) {
+        events[at] = events[(at - 1) / 2];
+    }
+    events[at] = added;
+}
+
+static struct hearth_backing_event take_first(struct depot_box *box) {
+    struct depot_event *events = box->events;
+    const struct hearth_backing_event first = events[0].event;
+    const struct depot_event last = events[--box->event_count];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < box->event_count; at = child) {
+        child += child + 1 < box->event_count && sooner(&events[child + 1], &events[child]);
+        if (!sooner(&events[child], &last)) {
+            break;
+        }
+        events[at] = events[child];
+    }
+    events[at] = last;
+    return first;
+}
+
+static bool depot_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct depot_box *box = box_of(backing);
+    if (box->event_count == 0 || box->events[0].at_us > *box->now_us) {
+        return false;
+    }
+    *event = take_first(box);
+    return true;
+}
+
+static bool depot_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    struct depot_box *box = box_of(backing);
+    const int64_t next_us = box->event_count > 0 ? box->events[0].at_us : INT64_MAX;
+    if (next_us <= *box->now_us) {
+        return true;
+    }
+    const bool comes = next_us != INT64_MAX && next_us - *box->now_us <= timeout_us;
+    *box->now_us = comes ? next_us : *box->now_us + timeout_us;
+    return comes;
+}
+
+/* ---- items ---- */
+
+static struct depot_item *find_in(const struct hearth_lru *lru, struct hearth_digest name) {
+    return (struct depot_item *)(void *)hearth_table_find(&lru->table, name);
+}
+
+static struct depot_item *find(const struct hearth_depot *depot, struct hearth_digest name) {
+    return find_in(&depot->items, name);
+}
+
+static void know(struct depot_item *item, uint32_t box) {
+    item->known[box / 64] |= UINT64_C(1) << box % 64;
+}
+
+static bool knows(const struct depot_item *item, uint32_t box) {
+    return item->known[box / 64] >> box % 64 & 1;
+}
+
+static bool is_known(const struct depot_item *item) {
+    uint64_t boxes = 0;
+    for (size_t i = 0; i < sizeof item->known / sizeof *item->known; i++) {
+        boxes |= item->known[i];
+    }
+    return boxes != 0;
+}
+
+/* Frees an item that is in neither list. */
+static void destroy_item(struct hearth_depot *depot, struct depot_item *item) {
+    hearth_table_remove(&depot->items_at, &item->at);
+    hearth_record_destroy(item->record);
+    free(item);
+}
+
+/* All boxes that believe in an item, which is in neither list, learn that it is gone. */
+static void disclose(struct hearth_depot *depot, struct depot_item *item, int64_t at_us) {
+    for (uint32_t i = 0; i < depot->box_count; i++) {
+        if (knows(item, i)) {
+            tell(&depot->boxes[i], at_us,
+                 (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
+        }
+    }
+    destroy_item(depot, item);
+}
+
+/* An item, which is in neither list any more, is gone from the store. */
+static void lose_item(struct hearth_depot *depot, struct depot_item *item, int64_t at_us) {
+    item->gone = true;
+    item->entry.bytes = 1;
+    if (!is_known(item) || !hearth_lru_add(&depot->ghosts, &item->entry, NULL)) {
+        disclose(depot, item, at_us);
+    }
+    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->ghosts)) != NULL;) {
+        disclose(depot, (struct depot_item *)oldest, at_us);
+    }
+}
+
+/* The box has found out that an item is gone. */
+static void see_through(struct hearth_depot *depot, struct depot_item *ghost, uint32_t box) {
+    ghost->known[box / 64] &= ~(UINT64_C(1) << box % 64);
+    if (!is_known(ghost)) {
+        hearth_lru_remove(&depot->ghosts, &ghost->entry);
+        destroy_item(depot, ghost);
+    }
+}
+
+/* A ghost comes to life again, or a new item is made, in the list of items. NULL: out of memory. */
+static struct depot_item *add_item(struct hearth_depot *depot, const struct hearth_record *record, size_t bytes) {
+    struct depot_item *item = find_in(&depot->ghosts, record->name);
+    if (item) {
+        hearth_lru_remove(&depot->ghosts, &item->entry);
+    } else {
+        item = calloc(1, sizeof *item);
+        if (!item) {
+            return NULL;
+        }
+        item->at.key = record->base;
+        item->record = hearth_record_copy(record);
+        if (!item->record || !hearth_table_add(&depot->items_at, &item->at)) {
+            hearth_record_destroy(item->record);
+            free(item);
+            return NULL;
+        }
+    }
+    item->gone = false;
+    item->entry = (struct hearth_lru_entry){.link.key = record->name, .bytes = bytes};
+    if (!hearth_lru_add(&depot->items, &item->entry, NULL)) {
+        destroy_item(depot, item);
+        return NULL;
+    }
+    return item;
+}
+
+static void evict(struct hearth_depot *depot, int64_t now_us) {
+    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->items)) != NULL;) {
+        depot->figures.evicted++;
+        lose_item(depot, (struct depot_item *)oldest, now_us);
+    }
+}
+
+static size_t bytes_of(const struct hearth_record *record) {
+    return record->state_bytes + HEADER_BYTES + hearth_record_tokens(record) * sizeof(hearth_token);
+}
+
+/* ---- the cache's calls ---- */
+
+/* Transfers over one end of the box's network. Returns when it has ended. */
+static int64_t transfer(struct depot_box *box, int64_t *free_us, struct hearth_wire *wire, size_t bytes) {
+    const int64_t earliest_us = *box->now_us + box->depot->params.latency_us;
+    const int64_t start_us = *free_us > earliest_us ? *free_us : earliest_us;
+    *free_us = hearth_wire_send(wire, start_us, bytes, box->depot->params.network_bytes_per_s / 1e6);
+    return *free_us;
+}
+
+/* What has been written by now waits no more. */
+static void settle_writes(struct depot_box *box, int64_t now_us) {
+    while (box->written < box->write_count && box->writes[box->written].end_us <= now_us) {
+        box->queued_bytes -= box->writes[box->written++].bytes;
+    }
+    if (box->written > 0 && box->written * 2 >= box->write_count) {
+        box->write_count -= box->written;
+        for (size_t i = 0; i < box->write_count; i++) {
+            box->writes[i] = box->writes[i + box->written];
+        }
+        box->written = 0;
+    }
+}
+
+static bool depot_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+                      const struct hearth_digest *replaces) {
+    (void)blob;
+    struct depot_box *box = box_of(backing);
+    struct hearth_depot *depot = box->depot;
+    const int64_t now_us = *box->now_us;
+    const size_t bytes = bytes_of(record);
+    struct depot_item *item = find(depot, record->name);
+    int64_t written_us = now_us + depot->params.latency_us;
+    settle_writes(box, now_us);
+    if (depot->away || (!item && box->queued_bytes + bytes > depot->params.queue_bytes)) {
+        depot->figures.dropped++;
+        return false;
+    }
+    if (item) {
+        depot->figures.deduplicated++;
+        hearth_lru_touch(&depot->items, &item->entry);
+    } else {
+        struct depot_write *writes = hearth_buf_room(box->writes, box->write_count, &box->write_cap, sizeof *writes);
+        box->writes = writes ? writes : box->writes;
+        item = writes ? add_item(depot, record, bytes) : NULL;
+        if (!item) {
+            return false;
+        }
+        item->ready_us = written_us = transfer(box, &box->out_free_us, &depot->in, bytes);
+        writes[box->write_count++] = (struct depot_write){.end_us = written_us, .bytes = bytes, .name = record->name};
+        box->queued_bytes += bytes;
+        depot->figures.written_bytes += bytes;
+    }
+    know(item, number_of(box));
+    tell(box, written_us,
+         (struct hearth_backing_event){.type = HEARTH_BACKING_WRITTEN, .remote = true, .name = record->name});
+    struct depot_item *old = replaces ? find(depot, *replaces) : NULL;
+    if (old) {
+        hearth_lru_remove(&depot->items, &old->entry);
+        lose_item(depot, old, written_us);
+    }
+    evict(depot, now_us);
+    return true;
+}
+
+static bool depot_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct depot_box *box = box_of(backing);
+    struct hearth_depot *depot = box->depot;
+    struct depot_item *item = depot->away ? NULL : find(depot, name);
+    struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = true, .name = name};
+    int64_t at_us = *box->now_us + (depot->away ? 0 : depot->params.latency_us);
+    if (item) {
+        const size_t bytes = bytes_of(item->record);
+        event.bytes.len = item->record->state_bytes; /* hollow */
+        at_us = transfer(box, &box->in_free_us, &depot->out, bytes);
+        depot->figures.read_bytes += bytes;
+        hearth_lru_touch(&depot->items, &item->entry);
+        know(item, number_of(box));
+    } else {
+        struct depot_item *ghost = depot->away ? NULL : find_in(&depot->ghosts, name);
+        event.err = depot->away ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
+        if (ghost && knows(ghost, number_of(box))) {
+            see_through(depot, ghost, number_of(box));
+        }
+    }
+    tell(box, at_us, event);
+    return true;
+}
+
+/* Tells the box what hangs on a block, and what does not any more. */
+static void seek_at(struct depot_box *box, struct hearth_digest base, int64_t at_us) {
+    struct hearth_depot *depot = box->depot;
+    const uint32_t number = number_of(box);
+    for (struct hearth_link *link = hearth_table_find(&depot->items_at, base), *next; link; link = next) {
+        struct depot_item *item = (struct depot_item *)(void *)((char *)link - offsetof(struct depot_item, at));
+        next = hearth_table_next(link);
+        if (item->gone && knows(item, number)) {
+            tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
+            see_through(depot, item, number);
+            continue;
+        }
+        struct hearth_record *record = !item->gone && item->ready_us <= at_us ? hearth_record_copy(item->record) : NULL;
+        if (record) {
+            know(item, number);
+            tell(box, at_us,
+                 (struct hearth_backing_event){
+                     .type = HEARTH_BACKING_FOUND, .remote = true, .name = record->name, .record = record});
+        }
+    }
+}
+
+static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+    struct depot_box *box = box_of(backing);
+    struct hearth_depot *depot = box->depot;
+    const int64_t at_us = *box->now_us + depot->params.latency_us;
+    if (depot->away) {
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        seek_at(box, bases[i], at_us);
+    }
+    const uint64_t ticket = ++depot->ticket;
+    tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = ticket});
+    return ticket;
+}
+
+/* Only when an eighth of a value's time has passed since the last (tier/remote_write.c), which replays do not last for:
+ * for the store, what a box uses from its RAM ages. */
+static void depot_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    (void)backing, (void)touches, (void)n;
+}
+
+static void depot_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+    (void)backing, (void)name, (void)why;
+}
+
+/* Replays forget nothing. */
+static bool depot_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    (void)backing, (void)name, (void)kind;
+    return false;
+}
+
+static void depot_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    (void)backing;
+    *stats = (struct hearth_backing_stats){.scanned = true};
+}
+
+static void depot_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+    (void)backing, (void)wake, (void)user;
+}
+
+static void depot_destroy(struct hearth_backing *backing) {
+    (void)backing; /* the depot's */
+}
+
+static const struct hearth_backing_ops OPS = {.destroy = depot_destroy,
+                                              .put = depot_put,
+                                              .get = depot_get,
+                                              .seek = depot_seek,
+                                              .touch = depot_touch,
+                                              .reject = depot_reject,
+                                              .remove = depot_remove,
+                                              .poll = depot_poll,
+                                              .wait = depot_wait,
+                                              .stats = depot_stats,
+                                              .set_wake = depot_set_wake};
+
+/* ---- life ---- */
+
+static void drop_events(struct depot_box *box) {
+    while (box->event_count > 0) {
+        struct hearth_backing_event event = take_first(box);
+        hearth_backing_event_finish(&event);
+    }
+}
+
+struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *params, uint32_t boxes) {
+    HEARTH_ASSERT(boxes <= HEARTH_DEPOT_BOXES_MAX);
+    struct hearth_depot *depot = calloc(1, sizeof *depot + boxes * sizeof *depot->boxes);
+    if (!depot) {
+        return NULL;
+    }
+    if (!hearth_wire_init(&depot->in, params->store_bytes_per_s / 1e6) ||
+        !hearth_wire_init(&depot->out, params->store_bytes_per_s / 1e6)) {
+        hearth_depot_destroy(depot);
+        return NULL;
+    }
+    depot->params = *params;
+    depot->items.budget_bytes = params->bytes;
+    depot->ghosts.budget_bytes = GHOSTS_MAX;
+    depot->box_count = boxes;
+    return depot;
+}
+
+struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t number, int64_t *now_us) {
+    struct depot_box *box = &depot->boxes[number];
+    box->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
+    box->depot = depot;
+    box->now_us = now_us;
+    tell(box, *now_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED});
+    return &box->backing;
+}
+
+void hearth_depot_lose_box(struct hearth_depot *depot, uint32_t number, int64_t at_us) {
+    struct depot_box *box = &depot->boxes[number];
+    settle_writes(box, at_us);
+    for (size_t i = box->written; i < box->write_count; i++) {
+        struct depot_item *item = find(depot, box->writes[i].name);
+        if (item && item->ready_us > at_us) {
+            hearth_lru_remove(&depot->items, &item->entry);
+            lose_item(depot, item, at_us);
+        }
+    }
+    box->write_count = box->written = 0;
+    box->queued_bytes = 0;
+    box->in_free_us = box->out_free_us = at_us;
+    drop_events(box);
+    for (struct hearth_lru_entry *entry = depot->items.newest; entry; entry = entry->older) {
+        ((struct depot_item *)entry)->known[number / 64] &= ~(UINT64_C(1) << number % 64);
+    }
+    for (struct hearth_lru_entry *entry = depot->ghosts.newest, *older; entry; entry = older) {
+        older = entry->older;
+        see_through(depot, (struct depot_item *)entry, number);
+    }
+}
+
+void hearth_depot_lose(struct hearth_depot *depot, int64_t at_us) {
+    while (depot->items.oldest) {
+        struct hearth_lru_entry *entry = depot->items.oldest;
+        hearth_lru_remove(&depot->items, entry);
+        lose_item(depot, (struct depot_item *)entry, at_us);
+    }
+    for (uint32_t i = 0; i < depot->box_count; i++) {
+        struct depot_box *box = &depot->boxes[i];
+        box->write_count = box->written = 0;
+        box->queued_bytes = 0;
+    }
+    depot->away = true;
+}
+
+void hearth_depot_return(struct hearth_depot *depot) {
+    depot->away = false;
+}
+
+void hearth_depot_destroy(struct hearth_depot *depot) {
+    if (!depot) {
+        return;
+    }
+    hearth_depot_lose(depot, 0);
+    for (uint32_t i = 0; i < depot->box_count; i++) {
+        drop_events(&depot->boxes[i]);
+        free(depot->boxes[i].events);
+        free(depot->boxes[i].writes);
+    }
+    while (depot->ghosts.oldest) {
+        struct hearth_lru_entry *entry = depot->ghosts.oldest;
+        hearth_lru_remove(&depot->ghosts, entry);
+        destroy_item(depot, (struct depot_item *)entry);
+    }
+    hearth_lru_finish(&depot->items);
+    hearth_lru_finish(&depot->ghosts);
+    hearth_table_finish(&depot->items_at);
+    hearth_wire_finish(&depot->in);
+    hearth_wire_finish(&depot->out);
+    free(depot);
+}
+
+void hearth_depot_figures(const struct hearth_depot *depot, struct hearth_depot_figures *figures) {
+    *figures = depot->figures;
+}
+
+const struct hearth_wire *hearth_depot_wire(const struct hearth_depot *depot, bool reads) {
+    return reads ? &depot->out : &depot->in;
+}

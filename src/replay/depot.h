@@ -1,0 +1,47 @@
+/* A depot: the store that the boxes of a replay share, as a cost model behind the backing tiers' vtable.
+ *
+ * It answers what Redis answers (tier/remote.h): what hangs on a prompt's blocks in one round trip, reads and writes at
+ * the bandwidth of the box's network and of the store's, which all boxes share. A page that is there is not sent again;
+ * over its size the store evicts what was unused for longest. Nothing has bytes, and the clock of each box is the
+ * caller's: waiting moves it. */
+#ifndef HEARTH_REPLAY_DEPOT_H
+#define HEARTH_REPLAY_DEPOT_H
+
+#include "replay/wire.h"
+#include "tier/backing.h"
+
+#define HEARTH_DEPOT_BOXES_MAX 128
+
+struct hearth_depot_params {
+    double store_bytes_per_s;   /* reads of all boxes together, and writes likewise */
+    double network_bytes_per_s; /* of a box, in each direction */
+    int64_t latency_us;         /* a round trip */
+    uint64_t bytes;             /* that the store may hold */
+    uint64_t queue_bytes;       /* of a box, that may wait to be written */
+};
+
+struct hearth_depot_figures {
+    uint64_t read_bytes, written_bytes;
+    uint64_t deduplicated, dropped, evicted; /* pages and snapshots */
+};
+
+struct hearth_depot;
+
+/* NULL: out of memory. */
+struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *params, uint32_t boxes);
+/* The tiers of its boxes go with it: their caches must be gone. */
+void hearth_depot_destroy(struct hearth_depot *depot);
+
+/* The tier of a box, whose clock is `*now_us`; the depot's own. */
+struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t box, int64_t *now_us);
+/* The box is gone since `at_us`: what it had not written by then is not there. Its cache must be gone. */
+void hearth_depot_lose_box(struct hearth_depot *depot, uint32_t box, int64_t at_us);
+/* The store is gone since `at_us`, with what it held, and answers nothing until hearth_depot_return(). */
+void hearth_depot_lose(struct hearth_depot *depot, int64_t at_us);
+void hearth_depot_return(struct hearth_depot *depot);
+
+void hearth_depot_figures(const struct hearth_depot *depot, struct hearth_depot_figures *figures);
+/* The store's line for reads, or for writes. */
+const struct hearth_wire *hearth_depot_wire(const struct hearth_depot *depot, bool reads);
+
+#endif

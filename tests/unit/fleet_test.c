@@ -1,0 +1,244 @@
+/* Replays of several boxes (src/replay): lines are never fuller than they are, a fleet that shares a store of any size
+ * computes what one endless cache would, routers do what they are named after, and what is lost costs computation,
+ * never a request. */
+#include "replay/fleet.h"
+#include "support/random.h"
+
+#include "base/assert.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { TALKS = 24, TURNS = 12, SECOND_US = 1000000 };
+
+/* ---- the line ---- */
+
+static void transfers_share_a_line(void **state) {
+    (void)state;
+    struct hearth_wire wire;
+    assert_true(hearth_wire_init(&wire, 100));
+    const int64_t first_us = hearth_wire_send(&wire, 0, 50 * 1000000, 50);
+    const int64_t second_us = hearth_wire_send(&wire, 0, 50 * 1000000, 50);
+    assert_in_range(first_us, 999000, 1001000);
+    assert_in_range(second_us, 999000, 1001000);
+    assert_in_range(hearth_wire_send(&wire, 0, 100 * 1000000, 1000), 1999000, 2001000); /* there is no room before */
+    assert_in_range(hearth_wire_send(&wire, 3000000, 100 * 10, 100), 3000000, 3000020);
+    struct rng rng = {3};
+    double bytes = 0;
+    for (int i = 0; i < 2000; i++) {
+        const size_t part = rng_below(&rng, 5000000);
+        const int64_t start_us = (int64_t)rng_below(&rng, 60) * SECOND_US;
+        const int64_t end_us = hearth_wire_send(&wire, start_us, part, 1 + rng_below(&rng, 200));
+        assert_true(end_us > start_us && (double)(end_us - start_us) * 100 + 1000 >= (double)part);
+        bytes += (double)part;
+    }
+    double counted = 0;
+    for (size_t i = 0; i < wire.minute_count; i++) {
+        assert_true(wire.minutes[i] <= 100.0 * HEARTH_WIRE_MINUTE_US);
+        counted += wire.minutes[i];
+    }
+    assert_true(counted > bytes && counted < bytes + 300 * 1000000.0);
+    hearth_wire_finish(&wire);
+}
+
+/* ---- fleets ---- */
+
+/* Conversations that grow behind one head, turn by turn. */
+static void make_trace(struct hearth_trace *trace) {
+    *trace = (struct hearth_trace){.talks = TALKS};
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        for (uint32_t talk = 0; talk < TALKS; talk++) {
+            const int64_t at_us = ((int64_t)turn * TALKS + talk) * 2 * SECOND_US;
+            struct hearth_trace_request *request = hearth_trace_add(trace, at_us, 1000 + talk, 0, 8 + 8 * turn);
+            assert_non_null(request);
+            request->talk = talk + 1;
+            request->lasted_us = SECOND_US;
+            request->calls = true;
+        }
+    }
+}
+
+static struct hearth_fleet_params fleet_of(uint32_t boxes, enum hearth_router_kind router, bool has_store) {
+    return (struct hearth_fleet_params){.machine = {.token_bytes = 65536,
+                                                    .ram_bytes = UINT64_C(1) << 40,
+                                                    .prefill_tokens_per_s = 1000,
+                                                    .import_bytes_per_s = 1e10,
+                                                    .policy = &hearth_policy_returns},
+                                        .boxes = boxes,
+                                        .router = router,
+                                        .has_store = has_store,
+                                        .store = {.store_bytes_per_s = 1e10,
+                                                  .network_bytes_per_s = 1e10,
+                                                  .latency_us = 100,
+                                                  .bytes = UINT64_C(1) << 50,
+                                                  .queue_bytes = UINT64_C(1) << 40},
+                                        .after_us = -1};
+}
+
+static struct hearth_fleet_result run(const struct hearth_trace *trace, const struct hearth_fleet_params *params) {
+    struct hearth_fleet_result result;
+    struct hearth_errmsg msg = {""};
+    if (hearth_fleet_run(trace, params, &result, &msg) != HEARTH_OK) {
+        fail_msg("%s", msg.text);
+    }
+    assert_int_equal(result.all.requests, trace->count);
+    return result;
+}
+
+static uint64_t new_tokens_of(const struct hearth_trace *trace) {
+    struct hearth_oracle oracle;
+    assert_int_equal(hearth_oracle_make(trace, &oracle, NULL), HEARTH_OK);
+    const uint64_t tokens = oracle.new_tokens;
+    hearth_oracle_finish(&oracle);
+    return tokens;
+}
+
+static void a_store_makes_one_cache_of_many(void **state) {
+    (void)state;
+    struct hearth_trace trace;
+    make_trace(&trace);
+    const uint64_t fresh = new_tokens_of(&trace);
+    for (int router = 0; router < HEARTH_ROUTERS; router++) {
+        struct hearth_fleet_params params = fleet_of(5, (enum hearth_router_kind)router, true);
+        const struct hearth_fleet_result shared = run(&trace, &params), again = run(&trace, &params);
+        assert_int_equal(shared.computed_tokens, fresh);
+        assert_memory_equal(&shared.store, &again.store, sizeof again.store);
+        params.has_store = false;
+        const struct hearth_fleet_result alone = run(&trace, &params);
+        const bool stays = router == HEARTH_ROUTER_AFFINITY || router == HEARTH_ROUTER_PREFIX;
+        assert_true(stays ? alone.computed_tokens == fresh : alone.computed_tokens > 2 * fresh);
+        assert_true(stays ? shared.store.read_bytes == 0 : shared.store.read_bytes > shared.store.written_bytes);
+        params = fleet_of(1, (enum hearth_router_kind)router, false);
+        assert_int_equal(run(&trace, &params).computed_tokens, fresh);
+    }
+    hearth_trace_finish(&trace);
+}
+
+/* A store that is too slow is not waited for: computing is faster, and no request takes much longer than without. */
+static void a_slow_store_is_left_alone(void **state) {
+    (void)state;
+    struct hearth_trace trace;
+    make_trace(&trace);
+    struct hearth_fleet_params params = fleet_of(4, HEARTH_ROUTER_RANDOM, true);
+    params.store.store_bytes_per_s = 2e6; /* 30 tokens a second; the box computes 1000 */
+    const struct hearth_fleet_result slow = run(&trace, &params);
+    params.has_store = false;
+    const struct hearth_fleet_result none = run(&trace, &params);
+    assert_true(slow.computed_tokens > none.computed_tokens / 2);
+    assert_true(slow.all.p50_s < 2 * none.all.p50_s + 1);
+    hearth_trace_finish(&trace);
+}
+
+/* A store that many boxes have choked is read again when there is room. */
+static void a_store_that_was_slow_is_tried_again(void **state) {
+    (void)state;
+    struct hearth_trace trace = {.talks = TALKS};
+    for (uint32_t turn = 0; turn < 40; turn++) {
+        for (uint32_t talk = 0; talk < TALKS; talk++) {
+            const int64_t at_us = (int64_t)turn * 120 * SECOND_US + (turn > 5) * (int64_t)talk * 5 * SECOND_US;
+            struct hearth_trace_request *request = hearth_trace_add(&trace, at_us, 1000 + talk, 0, 64 + turn);
+            assert_non_null(request);
+            request->talk = talk + 1;
+        }
+    }
+    hearth_trace_sort(&trace);
+    struct hearth_fleet_params params = fleet_of(4, HEARTH_ROUTER_RANDOM, true);
+    params.store.store_bytes_per_s = 2e8; /* 3000 tokens a second, of which a box in use has all or a twentieth */
+    params.store.network_bytes_per_s = 2e8;
+    const struct hearth_fleet_result result = run(&trace, &params);
+    assert_true(result.computed_tokens < new_tokens_of(&trace) * 2);
+    hearth_trace_finish(&trace);
+}
+
+static void what_is_lost_costs_no_request(void **state) {
+    (void)state;
+    struct hearth_trace trace;
+    make_trace(&trace);
+    const uint64_t fresh = new_tokens_of(&trace);
+    const int64_t half_us = trace.requests[trace.count / 2].at_us + SECOND_US / 2;
+    struct hearth_fleet_params params = fleet_of(3, HEARTH_ROUTER_AFFINITY, true);
+    params.after_us = half_us;
+    params.losses[0] = (struct hearth_fleet_loss){.box = 1, .at_us = half_us, .lasts_us = 60 * SECOND_US};
+    params.loss_count = 1;
+    const struct hearth_fleet_result one = run(&trace, &params);
+    assert_true(one.computed_tokens >= fresh && one.computed_tokens < fresh + fresh / 20);
+    assert_true(one.store.read_bytes > 0 && one.after.requests > 0);
+    params.has_store = false;
+    assert_true(run(&trace, &params).computed_tokens > fresh + fresh / 20);
+
+    params = fleet_of(3, HEARTH_ROUTER_RANDOM, true);
+    params.losses[0] =
+        (struct hearth_fleet_loss){.box = HEARTH_FLEET_STORE, .at_us = half_us, .lasts_us = 60 * SECOND_US};
+    params.loss_count = 1;
+    const struct hearth_fleet_result bare = run(&trace, &params);
+    assert_true(bare.computed_tokens > fresh);
+    params.loss_count = 0;
+    assert_int_equal(run(&trace, &params).computed_tokens, fresh);
+
+    struct hearth_fleet_result result;
+    struct hearth_errmsg msg = {""};
+    params = fleet_of(1, HEARTH_ROUTER_RANDOM, false);
+    params.losses[0] = (struct hearth_fleet_loss){.box = 0, .at_us = half_us};
+    params.loss_count = 1;
+    assert_int_equal(hearth_fleet_run(&trace, &params, &result, &msg), HEARTH_ERR_INVALID);
+    hearth_trace_finish(&trace);
+}
+
+/* A store that holds a tenth keeps what was read or written last; nothing is taken for there that is not. */
+static void a_small_store_forgets(void **state) {
+    (void)state;
+    struct hearth_trace trace;
+    make_trace(&trace);
+    struct hearth_fleet_params params = fleet_of(4, HEARTH_ROUTER_RANDOM, true);
+    const uint64_t fresh = new_tokens_of(&trace);
+    params.store.bytes = fresh * params.machine.token_bytes / 10;
+    const struct hearth_fleet_result small = run(&trace, &params);
+    assert_true(small.store.evicted > 0 && small.computed_tokens > fresh);
+    params.has_store = false;
+    assert_true(small.computed_tokens < run(&trace, &params).computed_tokens);
+    hearth_trace_finish(&trace);
+}
+
+/* ---- routers ---- */
+
+static void a_hot_box_passes_on(void **state) {
+    (void)state;
+    struct hearth_router router;
+    struct hearth_tokens none = {0};
+    struct hearth_trace_request request = {.talk = 7};
+    hearth_router_init(&router, HEARTH_ROUTER_AFFINITY, 4, 4);
+    const uint32_t home = hearth_router_choose(&router, &request, &none);
+    for (uint32_t i = 0; i < 4; i++) {
+        router.box[i].running = 10;
+    }
+    router.box[home].running = 14;
+    assert_int_equal(hearth_router_choose(&router, &request, &none), home);
+    router.box[home].running = 25;
+    const uint32_t next = hearth_router_choose(&router, &request, &none);
+    assert_int_not_equal(next, home);
+    router.box[home] = (struct hearth_router_box){.down = true};
+    assert_int_equal(hearth_router_choose(&router, &request, &none), next);
+    for (uint32_t i = 0; i < 4; i++) {
+        router.box[i].down = true;
+    }
+    assert_int_equal(hearth_router_choose(&router, &request, &none), UINT32_MAX);
+    hearth_router_finish(&router);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(transfers_share_a_line),
+        cmocka_unit_test(a_store_makes_one_cache_of_many),
+        cmocka_unit_test(a_store_that_was_slow_is_tried_again),
+        cmocka_unit_test(a_slow_store_is_left_alone),
+        cmocka_unit_test(what_is_lost_costs_no_request),
+        cmocka_unit_test(a_small_store_forgets),
+        cmocka_unit_test(a_hot_box_passes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
