@@ -43,3 +43,9 @@ void hearth_api_id_name(struct hearth_job *job) {
     hearth_digest_hex(job->id_bits, hex);
     snprintf(job->id, sizeof job->id, "%s%s", job->dialect->id_prefix, hex);
 }
+
+void hearth_api_id_show(const struct hearth_job *job, struct hearth_http_exchange *exchange) {
+    if (strncmp(job->id, "resp_", 5) == 0 || strncmp(job->id, "conv_", 5) == 0) {
+        hearth_http_set_header(exchange, "X-Hearth-Id", job->id);
+    }
+}

@@ -171,6 +171,9 @@ bool hearth_api_id_parse(const char *text, struct hearth_digest *out, int *index
 void hearth_api_id_print(char *out, size_t cap, const char *prefix, struct hearth_digest turn, int index);
 /* Gives the job its id, with the dialect's prefix. */
 void hearth_api_id_name(struct hearth_job *job);
+/* Tells what is in front of this server that a response or conversation of this id is here: what names it later has to
+ * find this server again (contrib/haproxy). */
+void hearth_api_id_show(const struct hearth_job *job, struct hearth_http_exchange *exchange);
 
 /* ---- pool.c ---- */
 

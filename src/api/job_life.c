@@ -378,6 +378,7 @@ static void respond_prepared(struct hearth_job *job) {
         hearth_api_write_error(exchange, &job->error);
     } else {
         job->answered = 200;
+        hearth_api_id_show(job, exchange);
         hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, job->response.data, job->response.len);
     }
 }

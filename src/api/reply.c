@@ -68,6 +68,7 @@ static bool begin_stream(struct hearth_job *job, struct hearth_buf *out) {
     job->begun = true;
     if (job->exchange != NULL) {
         job->answered = 200;
+        hearth_api_id_show(job, job->exchange);
         hearth_http_set_header(job->exchange, "Cache-Control", "no-cache");
         hearth_http_set_header(job->exchange, "X-Accel-Buffering", "no");
         hearth_http_begin(job->exchange, 200, "text/event-stream; charset=utf-8");
@@ -386,5 +387,6 @@ void hearth_api_reply_end(struct hearth_job *job) {
     }
     job->exchange = NULL;
     job->answered = 200;
+    hearth_api_id_show(job, exchange);
     hearth_api_json_respond(exchange, 200, response);
 }

@@ -112,6 +112,38 @@ def test_a_conversation_stays_on_its_box(tmp_path, kind):
         assert len(homes) == 2, homes  # both boxes are used
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_one_box_has_is_asked_of_that_box(tmp_path, stream):
+    """A response, or a conversation, that is named and nothing else."""
+    with box() as first, box() as second, balanced(tmp_path, first, second) as url:
+        homes = collections.Counter()
+
+        def ask(body):
+            body = {"max_output_tokens": 4, "stream": stream, **body}
+            answer = httpx.post(f"{url}/v1/responses", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            named = answer.headers["x-hearth-id"]
+            assert named.startswith("resp_") and named in answer.text
+            return named
+
+        for number in range(8):
+            before = where((first, second))
+            one = ask({"input": f"This is talk {number}."})
+            two = ask({"input": "Go on.", "previous_response_id": one})
+            ask({"input": "And on.", "previous_response_id": two, "prompt_cache_key": f"another {number}"})
+            spread = [after - earlier for after, earlier in zip(where((first, second)), before)]
+            assert sorted(spread) == [0, 3], (number, spread)
+            homes[spread.index(3)] += 1
+            assert httpx.get(f"{url}/v1/responses/{two}/input_items").status_code == 200
+            assert httpx.delete(f"{url}/v1/responses/{one}").status_code == 200
+        assert len(homes) == 2, homes
+        for _ in range(4):
+            talk = httpx.post(f"{url}/v1/conversations", json={}, timeout=60).json()["id"]
+            ask({"input": "Hello.", "conversation": talk})
+            ask({"input": "Again.", "conversation": {"id": talk}})
+            assert len(httpx.get(f"{url}/v1/conversations/{talk}/items").json()["data"]) == 4
+
+
 def test_a_box_that_drains_ends_its_streams_and_gets_nothing_new(tmp_path):
     with box() as first, box() as second, balanced(tmp_path, first, second) as url:
         pool = concurrent.futures.ThreadPoolExecutor(8)

@@ -8,6 +8,7 @@
 
 #include "report/ring.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,7 @@ static bool respond(struct hearth_job *job, const char *name) {
     }
     json_t *value = conversation_json(&session);
     hearth_session_finish(&session);
+    (void)snprintf(job->id, sizeof job->id, "%s", name);
     return hearth_job_respond(job, value);
 }
 
