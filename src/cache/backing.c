@@ -227,6 +227,21 @@ size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path 
     return awaited;
 }
 
+static size_t missing(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    const bool lacks = hearth_copy_lacks_blob(cache, item);
+    item->fetched = item->fetched && lacks;
+    return lacks ? state_bytes(cache, item) : 0;
+}
+
+size_t hearth_copies_missing(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
+                             struct hearth_snapshot *snapshot) {
+    size_t bytes = snapshot ? missing(cache, &snapshot->item) : 0;
+    for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
+        bytes += hearth_path_end(path, i) > from ? missing(cache, &path->pages[i]->item) : 0;
+    }
+    return bytes;
+}
+
 /* ---- use ---- */
 
 void hearth_copies_touch_superseded(struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {

@@ -9,6 +9,7 @@
  *     backing.c          the books: copies, duplicates, reading, use
  *     backing_write.c    what is put
  *     arrive.c           a place in the tree for what the tier found
+ *     seek.c             what the tier is asked
  *     backing_events.c   what the tier tells */
 #ifndef HEARTH_CACHE_BACKING_H
 #define HEARTH_CACHE_BACKING_H
@@ -44,6 +45,15 @@ bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *ite
  * Returns how many items have been asked for and have not come. */
 size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
                            struct hearth_snapshot *snapshot, size_t limit_bytes);
+
+/* As hearth_cache_seek(), of tokens behind a root. */
+uint64_t hearth_cache_seek_from(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
+                                size_t n);
+
+/* How many bytes of [from, to) of the path and of the snapshot (or NULL) are not in RAM. What is, is taken for having
+ * been there all the time: it was read when nothing waited for it. */
+size_t hearth_copies_missing(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
+                             struct hearth_snapshot *snapshot);
 
 /* The path was used up to `resume`, with this snapshot (or NULL). */
 void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,

@@ -120,6 +120,10 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
     }
     bool named = event.type != HEARTH_BACKING_SCANNED && event.type != HEARTH_BACKING_SOUGHT;
     struct hearth_cache_item *item = named ? hearth_copy_find(cache, event.name) : NULL;
+    if (named && !item && hearth_heads_take(cache, &event)) {
+        hearth_backing_event_finish(&event);
+        return true;
+    }
     switch (event.type) {
     case HEARTH_BACKING_FOUND:
         if (!item) {
@@ -178,31 +182,6 @@ size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
 
 bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
     return cache->backing && cache->backing->ops->wait(cache->backing, timeout_us);
-}
-
-uint64_t hearth_cache_seek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from) {
-    struct hearth_backing *backing = cache->backing;
-    size_t page = (size_t)cache->tree.page_tokens, first = (size_t)from / page, n = 0;
-    if (!backing || !backing->ops->seek || prompt->cache_off) {
-        return 0;
-    }
-    struct hearth_digest *bases = malloc((prompt->n / page + 1) * sizeof *bases);
-    struct hearth_digest base = hearth_cache_root_digest(cache, prompt->salt);
-    for (size_t k = 0; bases && k * page < prompt->n; k++) {
-        if (k >= first) {
-            bases[n++] = base;
-        }
-        if ((k + 1) * page <= prompt->n) {
-            base = hearth_record_next(base, prompt->tokens + k * page, page);
-        }
-    }
-    uint64_t ticket = bases ? backing->ops->seek(backing, bases, n) : 0;
-    free(bases);
-    return ticket;
-}
-
-bool hearth_cache_sought(const struct hearth_cache *cache, uint64_t ticket) {
-    return ticket <= cache->sought;
 }
 
 bool hearth_cache_scanning(const struct hearth_cache *cache) {

@@ -44,8 +44,9 @@ const char *hearth_wait_help(enum hearth_wait wait) {
     return waits[wait].help;
 }
 
-#define TALK_BYTES 256    /* with what the heap and the table take */
-#define RETURNS_SHARE 100 /* of the budget: what the policy may learn of */
+#define BACKING_DOUBT_US 60000000 /* how long a backing tier that was slow is taken for as slow as it was */
+#define TALK_BYTES 256            /* with what the heap and the table take */
+#define RETURNS_SHARE 100         /* of the budget: what the policy may learn of */
 
 static uint32_t talks_for(size_t budget_bytes) {
     size_t talks = budget_bytes / RETURNS_SHARE / TALK_BYTES;
@@ -127,6 +128,7 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_arrive_finish(cache);
     hearth_duplicates_finish(cache);
     hearth_table_finish(&cache->copies);
+    hearth_heads_finish(&cache->heads);
     hearth_returns_destroy(cache->returns);
     hearth_heap_finish(&cache->pages.leases);
     hearth_heap_finish(&cache->snapshots.leases);
@@ -178,11 +180,27 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
     return true;
 }
 
+/* A backing tier that was slow is not read, so that it would never be seen to have become faster: what it costs is
+ * believed less and less while prompts do without it. */
+static void doubt_backing(struct hearth_cache *cache, const struct hearth_plan *plan, int64_t now_us) {
+    double *costs[] = {&cache->costs.backing_us_per_byte, &cache->costs.remote_us_per_byte};
+    for (int i = 0; i < 2 && cache->backing && plan->reason == HEARTH_REASON_COMPUTE_CHEAPER; i++) {
+        if (now_us - cache->learnt_us[i] >= BACKING_DOUBT_US) {
+            cache->learnt_us[i] = now_us;
+            *costs[i] /= 2;
+        }
+    }
+}
+
 bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
     struct hearth_plan_input input;
     cache->tree.now++;
-    return measure(cache, prompt, &plan->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
+    if (!measure(cache, prompt, &plan->path, lives, live_count, &input) || !hearth_plan_make(&input, plan)) {
+        return false;
+    }
+    doubt_backing(cache, plan, input.now_us);
+    return true;
 }
 
 int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
@@ -270,6 +288,7 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .restore_failures = cache->restore_failures,
         .stored_pages = cache->stored_pages,
         .stored_snapshots = cache->stored_snapshots,
+        .warmed_tokens = cache->heads.warmed_tokens,
         .copies = cache->copies.count,
         .orphans = cache->orphans.count,
     };

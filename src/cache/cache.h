@@ -183,6 +183,16 @@ uint64_t hearth_cache_seek(struct hearth_cache *cache, const struct hearth_cache
 /* True when the answer to a seek has come: a new plan knows it. */
 bool hearth_cache_sought(const struct hearth_cache *cache, uint64_t ticket);
 
+/* ---- shared heads ---- */
+
+/* A conversation begins with the first `n` tokens of the prompt, its tools and system prompt (0: not known): they are
+ * counted. */
+void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t n);
+
+/* While there is no request after a start: has the heads that most conversations share read into RAM, a little in each
+ * call. To be called again when events of the backing tier have come. */
+void hearth_cache_warm(struct hearth_cache *cache);
+
 /* ---- measuring and watching ---- */
 
 /* Tells the cache how long a prefill of `tokens` took. */
@@ -193,6 +203,7 @@ struct hearth_cache_stats {
     size_t pinned_bytes; /* of these */
     uint64_t evicted_pages, evicted_snapshots, restore_failures;
     uint64_t stored_pages, stored_snapshots;
+    uint64_t warmed_tokens; /* of shared heads, read at the start */
     size_t copies, orphans; /* items known to the backing tier; of these, without a place in the tree */
 };
 void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_stats *stats);

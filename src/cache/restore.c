@@ -221,6 +221,12 @@ static void hold(struct restore *r) {
     }
 }
 
+/* What a byte of the disk or of the store costs, which is being learnt. */
+static double *learnt(struct hearth_cache *cache, bool remote) {
+    cache->learnt_us[remote] = cache->engine->ops->now_us(cache->engine);
+    return remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte;
+}
+
 /* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
  * before the snapshot: they cannot take it with them, but it can take a page that nothing else keeps. */
 static void let_go(struct restore *r, int err) {
@@ -252,7 +258,7 @@ static void let_go(struct restore *r, int err) {
     }
     if (err == HEARTH_ERR_IO) {
         /* it did not come in time: computing is likely to be faster */
-        *(r->waits_remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte) *= 8;
+        *learnt(cache, r->waits_remote) *= 8;
     }
     if (err) {
         hearth_cache_store_shrink(cache);
@@ -277,9 +283,8 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    const bool remote = r->remote_bytes > r->disk_bytes;
     if (r->waited && r->disk_bytes + r->remote_bytes > 0) {
-        hearth_costs_learn(remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte,
+        hearth_costs_learn(learnt(cache, r->remote_bytes > r->disk_bytes),
                            (double)us / (double)(r->disk_bytes + r->remote_bytes));
     } else if (r->bytes > 0) {
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);

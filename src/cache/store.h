@@ -3,6 +3,7 @@
 #define HEARTH_CACHE_STORE_H
 
 #include "cache/cache.h"
+#include "cache/heads.h"
 #include "cache/returns.h"
 #include "cache/tree.h"
 
@@ -48,14 +49,17 @@ struct hearth_cache {
     bool restoring;  /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
+    int64_t
+        learnt_us[2]; /* when what reading costs was learnt, from disk and from a shared store, by the engine's clock */
     const struct hearth_policy *policy;
     struct hearth_returns *returns; /* what it has learnt */
     double newcomer;                /* what a page is worth that is being stored: what is worth more stays */
-    struct hearth_path scratch;     /* of a capture, a peek, a pin */
-    struct hearth_path arrival;     /* of what the backing tier found */
-    int32_t *measures;              /* of the last plan: rewind floors, then common tokens */
-    struct hearth_twin *twins;      /* per live sequence */
-    size_t measure_cap;             /* room for so many sequences */
+    struct hearth_heads heads;
+    struct hearth_path scratch; /* of a capture, a peek, a pin */
+    struct hearth_path arrival; /* of what the backing tier found */
+    int32_t *measures;          /* of the last plan: rewind floors, then common tokens */
+    struct hearth_twin *twins;  /* per live sequence */
+    size_t measure_cap;         /* room for so many sequences */
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 

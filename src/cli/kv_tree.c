@@ -108,6 +108,9 @@ static bool goes_on(const struct kv_model *model, const struct kv_item *item) {
 
 static bool is_end(const struct kv_model *model, size_t i) {
     const struct kv_item *item = model->sorted[i], *next = i + 1 < model->sorted_n ? model->sorted[i + 1] : NULL;
+    if (item->record.kind == HEARTH_RECORD_SNAPSHOT && item->record.label == HEARTH_RECORD_NOTE) {
+        return false;
+    }
     if (next && same_group(item, next) && is_prefix(item, next->record.tokens, tokens_of(next))) {
         return false;
     }

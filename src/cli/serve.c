@@ -205,7 +205,8 @@ static int open_disk(struct server *server, struct hearth_errmsg *msg) {
     const size_t warm_most = mib(512);
     server->cache_bytes = server->options->cache_ram < 0 ? physical_bytes() / 4 : mib(server->options->cache_ram);
     hearth_prefault_limit(server->cache_bytes / 8 < warm_most ? server->cache_bytes / 8 : warm_most);
-    return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
+    return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, server->cache_bytes,
+                                  &server->disk, msg);
 }
 
 /* A file that was named and cannot be used ends the start. Without the usual one the server serves, and says so. */

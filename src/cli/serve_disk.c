@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NOTE_BYTES (UINT64_C(256) << 10) /* more than a note about a shared head takes (cache/heads.h) */
+
 /* What cannot be used was named, or it was not. */
 static int give_up(const struct hearth_options *options, const char *cause, struct hearth_errmsg *msg) {
     if (options->kv_dir) {
@@ -57,8 +59,15 @@ static size_t item_bytes(const struct hearth_caps *caps, size_t page_tokens) {
     return page > snapshot ? page : snapshot;
 }
 
+/* What may wait to be written. It is held in RAM anyway: a prompt that takes more of it would not be written at once.
+ */
+static uint64_t queue_bytes(size_t cache_bytes) {
+    const uint64_t least = UINT64_C(512) << 20;
+    return cache_bytes / 4 > least ? cache_bytes / 4 : least;
+}
+
 static int create_backing(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
-                          struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+                          size_t cache_bytes, struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
     char about[256];
     struct hearth_errmsg cause = {""};
     (void)snprintf(about, sizeof(about), "%s (%s)", model_name, caps->description);
@@ -70,6 +79,7 @@ static int create_backing(const struct hearth_options *options, const struct hea
         .budget_bytes = options->kv_disk < 0 ? 0 : (uint64_t)options->kv_disk << 20,
         .item_bytes = item_bytes(caps, (size_t)options->page_tokens),
         .key_file = options->kv_key,
+        .queue_bytes = queue_bytes(cache_bytes),
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,
     };
@@ -80,8 +90,9 @@ static int create_backing(const struct hearth_options *options, const struct hea
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", cause.text);
 }
 
-static int create_remote(const struct hearth_options *options, const struct hearth_caps *caps,
+static int create_remote(const struct hearth_options *options, const struct hearth_caps *caps, size_t cache_bytes,
                          struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+    const uint64_t item = 2 * item_bytes(caps, (size_t)options->page_tokens); /* with headers of the engine's own */
     const struct hearth_remote_params params = {
         .url = options->kv_remote,
         .fingerprint = caps->fingerprint,
@@ -91,7 +102,8 @@ static int create_remote(const struct hearth_options *options, const struct hear
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .ttl_s = options->kv_remote_ttl,
         .timeout_us = options->kv_remote_timeout * 1000,
-        .state_bytes = 2 * item_bytes(caps, (size_t)options->page_tokens), /* headers of the engine's own included */
+        .state_bytes = item > NOTE_BYTES ? item : NOTE_BYTES,
+        .queue_bytes = queue_bytes(cache_bytes),
     };
     if (!options->kv_key) {
         hearth_log(HEARTH_LOG_WARN, "remote: without --kv-key, what can write to the store of --kv-remote can choose "
@@ -110,7 +122,7 @@ static int join(struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
 }
 
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
-                           struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+                           size_t cache_bytes, struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
     int err = HEARTH_OK;
     if (!caps->cache_ok) {
         hearth_serve_disk_close(disk);
@@ -119,10 +131,10 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
         err = hearth_fail_of(msg, hearth_seal_create(options->kv_key, &disk->seal, msg), "--kv-key");
     }
     if (err == HEARTH_OK && disk->dir) {
-        err = create_backing(options, caps, model_name, disk, msg);
+        err = create_backing(options, caps, model_name, cache_bytes, disk, msg);
     }
     if (err == HEARTH_OK && options->kv_remote && caps->cache_ok && options->cache_ram != 0) {
-        err = create_remote(options, caps, disk, msg);
+        err = create_remote(options, caps, cache_bytes, disk, msg);
     }
     if (err == HEARTH_OK) {
         err = join(disk, msg);

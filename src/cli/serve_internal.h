@@ -62,7 +62,7 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
 /* Opens it; then all is NULL, or only `seal` may be. Errors: as before, and a key file that is not good, because what
  * was to be encrypted must not be written otherwise. `model_name` is for people. */
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
-                           struct hearth_serve_disk *disk, struct hearth_errmsg *msg);
+                           size_t cache_bytes, struct hearth_serve_disk *disk, struct hearth_errmsg *msg);
 /* After the service is gone: writes what is queued. */
 void hearth_serve_disk_close(struct hearth_serve_disk *disk);
 

@@ -223,10 +223,24 @@ static void pin(struct hearth_service *service, const struct hearth_task *task) 
     hearth_cache_pin(service->cache, &prompt, task->pins, task->pin_count);
 }
 
+/* What a new conversation has in common with others is worth having after the next start. It is new where the prompt
+ * leaves what is known in the first half of what comes behind its head. */
+static void count_head(struct hearth_service *service, const struct hearth_task *task, int32_t matched) {
+    const int32_t head = task->request.head_tokens, n = (int32_t)task->tokens.n;
+    if (task->admitted || hearth_task_is_prefetch(task) || task->request.cache_off ||
+        matched - head >= (n - head) / 2) {
+        return;
+    }
+    const struct hearth_cache_prompt prompt = {
+        .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+    hearth_cache_head(service->cache, &prompt, head);
+}
+
 static void start(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                   const struct hearth_restore *restored, int64_t admit_us) {
     struct hearth_live *live = &service->lives[plan->target];
     HEARTH_ASSERT((size_t)restored->resumed == live->tokens.n);
+    count_head(service, task, plan->matched);
     task->divergence = plan->divergence;
     task->end_kept = task->end_mark > 0 && restored->resumed == task->end_mark;
     fill_receipt(service, task, plan, restored);

@@ -242,7 +242,11 @@ void *hearth_service_run(void *user) {
             break;
         case HEARTH_ACTION_CAPTURE: hearth_lane_capture_turn(service, &action); break;
         case HEARTH_ACTION_PREEMPT: give_way(service, &action); break;
-        case HEARTH_ACTION_SLEEP: break;
+        case HEARTH_ACTION_SLEEP:
+            if (!service->tasks) {
+                hearth_cache_warm(service->cache);
+            }
+            break;
         }
         hearth_service_publish(service);
         hearth_service_worked(service, real_us);

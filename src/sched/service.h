@@ -308,6 +308,7 @@ struct hearth_waiting_info {
     X(yields, counter, "Requests preempted for one that mattered more")                   \
     X(forgets, counter, "Conversations forgotten")                                        \
     X(restore_failures, counter, "Restores that failed and were recomputed")              \
+    X(warmed_tokens, counter, "Tokens of shared heads read into RAM at the start")        \
     X(pages, gauge, "Pages stored")                                                       \
     X(page_bytes, gauge, "Bytes of pages in RAM")                                         \
     X(snapshots, gauge, "Snapshots stored")                                               \

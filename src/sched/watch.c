@@ -24,6 +24,7 @@ static void fill_counters(struct hearth_service *service) {
     c->evicted_pages = cache.evicted_pages;
     c->evicted_snapshots = cache.evicted_snapshots;
     c->restore_failures = cache.restore_failures;
+    c->warmed_tokens = cache.warmed_tokens;
     c->queued = hearth_step_queued(service->step);
     c->lanes_busy = 0;
 }

@@ -24,6 +24,8 @@ enum hearth_record_kind {
 };
 
 #define HEARTH_RECORD_TEXT_BYTES 192
+/* The label of a snapshot that is no state of a prompt, but a note of the cache's (cache/heads.c). */
+#define HEARTH_RECORD_NOTE 255
 /* Pages are no longer than this. */
 #define HEARTH_RECORD_TOKENS_MAX 65536
 

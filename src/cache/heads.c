@@ -1,0 +1,280 @@
+/* Shared heads.
+ *
+ * The cache counts how many conversations begin with each head. When that has doubled, a note goes to the backing tier:
+ * a snapshot like any other (tier/record.h), under a base that no prompt has, with the head's tokens as its state. So
+ * notes are found as pages are, by a scan or a seek, are sealed, expire and are evicted as they are, and boxes that
+ * share a store share them.
+ *
+ *     note     base = H(root of the model, "heads")     tokens = log2 of the conversations, four words of the head's
+ * name state = magic, conversations, root of the salt, tokens
+ *
+ * After a start the notes are read first. Then, while there is no request, the pages of one head after the other are,
+ * the most shared first: at most WINDOW_BYTES are on their way, so that a request never waits for more than that, and
+ * all of them together take no more than a quarter of the budget, and none of it while half is taken. What a note says
+ * is believed no further than that its pages are looked for: they are verified as ever.
+ *
+ * Invariant: heads are told apart by name; `n` of them are there, and the one that fewest share makes room. */
+#include "cache/heads.h"
+
+#include "cache/backing.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WINDOW_BYTES ((size_t)16 << 20)
+#define NOTE_WORDS 5
+#define NOTE_MAGIC UINT32_C(0x31646568) /* "hed1" */
+#define SHARED_MIN 2                    /* fewer conversations share nothing */
+
+struct note_header {
+    uint32_t magic, talks;
+    struct hearth_digest root;
+};
+
+static struct hearth_digest notes_base(const struct hearth_cache *cache) {
+    return hearth_digest_chain(hearth_cache_root_digest(cache, (struct hearth_digest){0}), "heads", 5);
+}
+
+static uint32_t log2_of(uint32_t n) {
+    uint32_t bits = 0;
+    while (n >>= 1) {
+        bits++;
+    }
+    return bits;
+}
+
+/* ---- the list ---- */
+
+static void destroy_head(struct hearth_head *head) {
+    if (head) {
+        free(head->tokens);
+        free(head);
+    }
+}
+
+void hearth_heads_finish(struct hearth_heads *heads) {
+    for (size_t i = 0; i < heads->n; i++) {
+        destroy_head(heads->v[i]);
+    }
+    *heads = (struct hearth_heads){.ended = true};
+}
+
+/* The head with these tokens; one that is new takes the place of the one that fewest share. NULL: out of memory. */
+static struct hearth_head *head_of(struct hearth_heads *heads, struct hearth_digest root, const hearth_token *tokens,
+                                   int32_t n) {
+    const size_t bytes = (size_t)n * sizeof *tokens;
+    const struct hearth_digest name = hearth_digest_chain(root, tokens, bytes);
+    size_t least = 0;
+    for (size_t i = 0; i < heads->n; i++) {
+        if (hearth_digest_equal(heads->v[i]->name, name)) {
+            return heads->v[i];
+        }
+        least = heads->v[i]->talks < heads->v[least]->talks ? i : least;
+    }
+    struct hearth_head *head = calloc(1, sizeof *head);
+    hearth_token *copy = malloc(bytes);
+    if (!head || !copy) {
+        free(head);
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy, tokens, bytes);
+    *head = (struct hearth_head){.name = name, .root = root, .tokens = copy, .n = n};
+    if (heads->n < HEARTH_HEADS_MAX) {
+        least = heads->n++;
+    } else {
+        destroy_head(heads->v[least]);
+    }
+    heads->v[least] = head;
+    return head;
+}
+
+/* ---- notes ---- */
+
+static void put_note(struct hearth_cache *cache, struct hearth_head *head) {
+    const struct note_header header = {.magic = NOTE_MAGIC, .talks = head->talks, .root = head->root};
+    hearth_token words[NOTE_WORDS] = {(hearth_token)log2_of(head->talks), (hearth_token)(head->name.lo >> 33),
+                                      (hearth_token)(head->name.lo << 31 >> 33), (hearth_token)(head->name.hi >> 33),
+                                      (hearth_token)(head->name.hi << 31 >> 33)};
+    struct hearth_record record = {.kind = HEARTH_RECORD_SNAPSHOT,
+                                   .label = HEARTH_RECORD_NOTE,
+                                   .base = notes_base(cache),
+                                   .p0 = NOTE_WORDS,
+                                   .p1 = NOTE_WORDS,
+                                   .tokens = words};
+    struct hearth_buf bytes = {0};
+    if (!hearth_buf_append(&bytes, &header, sizeof header) ||
+        !hearth_buf_append(&bytes, head->tokens, (size_t)head->n * sizeof *head->tokens)) {
+        hearth_buf_finish(&bytes);
+        return;
+    }
+    (void)snprintf(record.text, sizeof record.text, "(a head that %" PRIu32 " conversations share)", head->talks);
+    record.state_bytes = bytes.len;
+    record.name = hearth_record_name(&record);
+    struct hearth_blob *blob = hearth_ram_put(cache->ram, &bytes, NULL);
+    if (!blob) {
+        return;
+    }
+    const struct hearth_digest old = head->note;
+    const bool replaces = head->noted_talks > 0 && !hearth_digest_equal(old, record.name);
+    if (cache->backing->ops->put(cache->backing, &record, blob, replaces ? &old : NULL)) {
+        head->note = record.name;
+        head->noted_talks = head->talks;
+    }
+    hearth_ram_drop(cache->ram, blob);
+}
+
+void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t n) {
+    if (!cache->backing || prompt->cache_off || cache->tree.page_tokens < NOTE_WORDS || n < cache->tree.page_tokens ||
+        n > HEARTH_HEAD_TOKENS_MAX || (size_t)n > prompt->n) {
+        return;
+    }
+    struct hearth_head *head = head_of(&cache->heads, hearth_cache_root_digest(cache, prompt->salt), prompt->tokens, n);
+    if (!head) {
+        return;
+    }
+    head->talks += head->talks < UINT32_MAX;
+    if (head->talks >= SHARED_MIN && (head->noted_talks == 0 || log2_of(head->talks) > log2_of(head->noted_talks))) {
+        put_note(cache, head);
+    } else if (head->noted_talks > 0) {
+        const struct hearth_backing_touch touch = {.name = head->note, .pos = NOTE_WORDS};
+        cache->backing->ops->touch(cache->backing, &touch, 1);
+    }
+}
+
+static void read_note(struct hearth_cache *cache, const struct hearth_backing_event *event) {
+    const size_t len = event->bytes.len;
+    struct note_header header;
+    if (event->err != HEARTH_OK || len <= sizeof header || (len - sizeof header) % sizeof(hearth_token) != 0 ||
+        len - sizeof header > HEARTH_HEAD_TOKENS_MAX * sizeof(hearth_token)) {
+        return;
+    }
+    memcpy(&header, event->bytes.data, sizeof header);
+    const int32_t n = (int32_t)((len - sizeof header) / sizeof(hearth_token));
+    hearth_token *tokens = malloc((size_t)n * sizeof *tokens);
+    if (!tokens || header.magic != NOTE_MAGIC || n < cache->tree.page_tokens) {
+        free(tokens);
+        return;
+    }
+    memcpy(tokens, event->bytes.data + sizeof header, (size_t)n * sizeof *tokens);
+    struct hearth_head *head = head_of(&cache->heads, header.root, tokens, n);
+    free(tokens);
+    if (head && header.talks > head->noted_talks) {
+        head->talks = head->talks > header.talks ? head->talks : header.talks;
+        head->noted_talks = header.talks;
+        head->note = event->name;
+    }
+}
+
+bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event) {
+    struct hearth_heads *heads = &cache->heads;
+    if (event->type == HEARTH_BACKING_FOUND && hearth_digest_equal(event->record->base, notes_base(cache))) {
+        heads->awaited += !heads->ended && cache->backing->ops->get(cache->backing, event->name);
+        return true;
+    }
+    if (event->type == HEARTH_BACKING_READ && heads->awaited > 0) {
+        heads->awaited--;
+        read_note(cache, event);
+        return true;
+    }
+    return false;
+}
+
+/* ---- warming up ---- */
+
+/* The next head: the one that most conversations share, of those that were noted before this start. NULL: none. */
+static struct hearth_head *next_head(const struct hearth_heads *heads) {
+    struct hearth_head *next = NULL;
+    for (size_t i = 0; i < heads->n; i++) {
+        struct hearth_head *head = heads->v[i];
+        if (!head->warm && head->noted_talks > 0 && (!next || head->talks > next->talks)) {
+            next = head;
+        }
+    }
+    return next;
+}
+
+/* Asks a store what it has of the head. False: the answer has not come. */
+static bool seek(struct hearth_cache *cache, struct hearth_head *head) {
+    if (!head->sought) {
+        head->sought = true;
+        head->ticket = hearth_cache_seek_from(cache, head->root, head->tokens, (size_t)head->n);
+    }
+    return hearth_cache_sought(cache, head->ticket);
+}
+
+static struct hearth_page *root_of(struct hearth_cache *cache, struct hearth_digest digest) {
+    struct hearth_page *root = hearth_tree_end(&cache->tree, digest, 0);
+    if (!root && hearth_table_find(&cache->orphans, digest)) {
+        root = hearth_tree_add_root(&cache->tree, digest);
+        if (root) {
+            hearth_arrive_behind(cache, root);
+        }
+    }
+    return root;
+}
+
+static bool fits(const struct hearth_cache *cache, size_t bytes) {
+    const size_t budget = cache->pages.budget_bytes + cache->snapshots.budget_bytes;
+    return cache->heads.warmed_bytes + bytes <= budget / 4 &&
+           cache->pages.used_bytes + cache->snapshots.used_bytes + bytes <= budget / 2;
+}
+
+/* Reads what is missing of a head. True: it is under way; false: there is nothing left to do. */
+static bool read_head(struct hearth_cache *cache, struct hearth_head *head) {
+    struct hearth_path *path = &cache->scratch;
+    if (!hearth_tree_match(root_of(cache, head->root), head->tokens, (size_t)head->n, path) || path->n == 0) {
+        return false;
+    }
+    const bool needs = hearth_caps_needs_snapshot(&cache->engine->caps);
+    struct hearth_snapshot *snapshot = needs ? hearth_path_snapshot(path, path->matched) : NULL;
+    const int32_t end = needs ? (snapshot ? snapshot->pos : 0) : hearth_cache_store_usable(cache, path);
+    const size_t bytes = hearth_copies_missing(cache, path, 0, end, snapshot);
+    if (bytes > 0 && fits(cache, bytes) && head->tries++ <= (uint32_t)path->n + 1 &&
+        hearth_copies_fetch(cache, path, 0, end, snapshot, WINDOW_BYTES) > 0) {
+        return true;
+    }
+    if (end > 0 && head->tries > 0) {
+        cache->heads.warmed_heads++;
+        cache->heads.warmed_tokens += (uint64_t)end;
+        cache->heads.warmed_bytes += (size_t)end * cache->engine->caps.page_bytes_per_token;
+    }
+    return false;
+}
+
+static void end(struct hearth_cache *cache) {
+    struct hearth_heads *heads = &cache->heads;
+    heads->ended = true;
+    if (heads->warmed_heads > 0) {
+        hearth_log(
+            HEARTH_LOG_INFO, "cache: warmed up: %" PRIu32 " shared head%s, %" PRIu64 " tokens, of %s are in RAM again",
+            heads->warmed_heads, heads->warmed_heads == 1 ? "" : "s", heads->warmed_tokens, cache->backing->name);
+    }
+}
+
+void hearth_cache_warm(struct hearth_cache *cache) {
+    struct hearth_heads *heads = &cache->heads;
+    if (!cache->backing || heads->ended || !cache->backing_scanned) {
+        return;
+    }
+    if (!heads->asked) {
+        heads->asked = true;
+        const struct hearth_digest base = notes_base(cache);
+        heads->ticket = cache->backing->ops->seek ? cache->backing->ops->seek(cache->backing, &base, 1) : 0;
+    }
+    if (!hearth_cache_sought(cache, heads->ticket) || heads->awaited > 0) {
+        return;
+    }
+    for (struct hearth_head *head; (head = next_head(heads)) != NULL;) {
+        if (!seek(cache, head) || read_head(cache, head)) {
+            return;
+        }
+        head->warm = true;
+    }
+    end(cache);
+}

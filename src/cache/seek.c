@@ -1,0 +1,44 @@
+/* Asking a backing tier that does not tell by itself what it has. A prompt's blocks are named by the digests of all
+ * tokens before them, which are chained here; the answer comes as FOUND, each of which gets its place, and then SOUGHT.
+ */
+#include "cache/backing.h"
+
+#include <stdlib.h>
+
+/* Asks for what hangs on the blocks of the tokens, from block `first` on. */
+static uint64_t seek_blocks(struct hearth_cache *cache, struct hearth_digest base, const hearth_token *tokens,
+                            size_t count, size_t first) {
+    struct hearth_backing *backing = cache->backing;
+    const size_t page = (size_t)cache->tree.page_tokens;
+    if (!backing || !backing->ops->seek) {
+        return 0;
+    }
+    struct hearth_digest *bases = malloc((count / page + 1) * sizeof *bases);
+    size_t n = 0;
+    for (size_t k = 0; bases && k * page < count; k++) {
+        if (k >= first) {
+            bases[n++] = base;
+        }
+        if ((k + 1) * page <= count) {
+            base = hearth_record_next(base, tokens + k * page, page);
+        }
+    }
+    uint64_t ticket = bases ? backing->ops->seek(backing, bases, n) : 0;
+    free(bases);
+    return ticket;
+}
+
+uint64_t hearth_cache_seek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from) {
+    return prompt->cache_off ? 0
+                             : seek_blocks(cache, hearth_cache_root_digest(cache, prompt->salt), prompt->tokens,
+                                           prompt->n, (size_t)from / (size_t)cache->tree.page_tokens);
+}
+
+uint64_t hearth_cache_seek_from(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
+                                size_t n) {
+    return seek_blocks(cache, root, tokens, n, 0);
+}
+
+bool hearth_cache_sought(const struct hearth_cache *cache, uint64_t ticket) {
+    return ticket <= cache->sought;
+}
