@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh          compilers, build tools, libraries
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
-#   scripts/setup.sh servers  likewise, and Redis, HAProxy and Prometheus, which tests run on ports of their own; the
+#   scripts/setup.sh servers  likewise, and Redis, PostgreSQL, HAProxy and Prometheus, which tests run on ports of their own; the
 #                             services that come with the packages are not started
 #   scripts/setup.sh format   likewise, and the clang-format that `make lint` runs
 #   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
@@ -46,6 +46,7 @@ need libcmocka-dev has_lib cmocka
 need libssl-dev has_lib libcrypto libssl
 need libzstd-dev has_lib libzstd
 need libsqlite3-dev has_lib sqlite3
+need libpq-dev has_lib libpq
 need liburing-dev has_lib liburing
 need libseccomp-dev has_lib libseccomp
 need libcurl4-openssl-dev has_lib libcurl
@@ -64,12 +65,14 @@ fi
 [ "${1:-}" != format ] || need clang-format-19 has clang-format-19
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
+postgres_there() { has postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; }
 browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }
 [ "${1:-}" != browser ] || need chromium browser
 if [ "${1:-}" = servers ]; then
     need redis-tools has redis-check-rdb # the same program as redis-server, without a service
     need haproxy has haproxy
     need prometheus has promtool
+    need postgresql postgres_there
 fi
 
 [ -n "$missing" ] || exit 0

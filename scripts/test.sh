@@ -62,6 +62,7 @@ if [ -z "$python_tests" ]; then
     say "tests of $dir"
     c_tests "$@"
 else
+    scripts/setup.sh servers || say "no Redis, PostgreSQL, HAProxy or Prometheus: their tests are left out"
     # Their output follows that of the Python tests where they run beside them.
     say "tests in C of $dir"
     if [ -n "$beside" ]; then
@@ -69,7 +70,6 @@ else
     else
         c_tests "$@"
     fi
-    scripts/setup.sh servers || say "no Redis, HAProxy or Prometheus: their tests are left out"
     scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
     HEARTH_PROGRAMS=$(scripts/programs.sh all) || { wait; die "the agents of the client tests could not be installed"; }

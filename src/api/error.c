@@ -22,6 +22,8 @@ static const struct {
 #define ENDING_RETRY_S 2
 /* Memory comes back as soon as another request ends. */
 #define NOMEM_RETRY_S 1
+/* A database server that restarts is back in about so long. */
+#define STORE_RETRY_S 2
 
 static const char *type_of(int status) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -68,7 +70,10 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
     }
     fill(error, status, code, NULL);
     error->err = err;
-    error->retry_after_s = err == HEARTH_ERR_BUSY ? ENDING_RETRY_S : err == HEARTH_ERR_NOMEM ? NOMEM_RETRY_S : 0;
+    error->retry_after_s = err == HEARTH_ERR_BUSY    ? ENDING_RETRY_S
+                           : err == HEARTH_ERR_NOMEM ? NOMEM_RETRY_S
+                           : err == HEARTH_ERR_STORE ? STORE_RETRY_S
+                                                     : 0;
     if (msg != NULL && msg->text[0] != '\0') {
         error->message = *msg;
     } else {

@@ -85,6 +85,8 @@ struct hearth_conversation_lock;
 bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
                               struct hearth_api_error *error);
 void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
+/* What the database holds of it, for the turn that it is held for. NULL is allowed. */
+struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_conversation_lock *lock);
 
 /* ---- sessions/deletion_worker.c: what deletions leave to be done ---- */
 

@@ -160,13 +160,13 @@ static bool add_path(int fd, const struct ruleset *all, const struct hearth_conf
 
 static bool add_rules(int fd, const struct ruleset *all, const struct hearth_confine_params *params,
                       struct hearth_confine_report *report) {
-    struct port_rule ports[HEARTH_CONFINE_PORTS_MAX + 1];
+    struct port_rule ports[HEARTH_CONFINE_PORTS_MAX + HEARTH_CONFINE_STORES_MAX];
     size_t n = 0;
     for (size_t i = 0; i < params->port_count; i++) {
         ports[n++] = (struct port_rule){.access = NET_BIND_TCP, .port = params->ports[i]};
     }
-    if (params->store_port != 0) {
-        ports[n++] = (struct port_rule){.access = NET_CONNECT_TCP, .port = params->store_port};
+    for (size_t i = 0; i < params->store_count; i++) {
+        ports[n++] = (struct port_rule){.access = NET_CONNECT_TCP, .port = params->stores[i]};
     }
     n = all->net == 0 ? 0 : n;
     bool ok = true;

@@ -35,12 +35,14 @@ void hearth_confine_allow(struct hearth_confine_paths *paths, enum hearth_confin
 void hearth_confine_paths_finish(struct hearth_confine_paths *paths);
 
 #define HEARTH_CONFINE_PORTS_MAX 3
+#define HEARTH_CONFINE_STORES_MAX 8
 
 struct hearth_confine_params {
     const struct hearth_confine_paths *paths;
     uint16_t ports[HEARTH_CONFINE_PORTS_MAX]; /* TCP ports that may be listened on; 0: one that the kernel chooses */
     size_t port_count;
-    uint16_t store_port; /* a TCP port that may be connected to; 0: none */
+    uint16_t stores[HEARTH_CONFINE_STORES_MAX]; /* TCP ports that may be connected to */
+    size_t store_count;
     bool looks_up; /* names of hosts are still to be resolved: datagrams and connect() stay possible, TCP does not */
 };
 

@@ -49,7 +49,7 @@ const char *hearth_option_path(const struct hearth_option_row *row, const struct
         return NULL;
     }
     const char *path = *(const char *const *)(const void *)((const char *)options + row->offset);
-    return path && strcmp(path, "none") != 0 ? path : NULL;
+    return path && strcmp(path, "none") != 0 && !strstr(path, "://") ? path : NULL; /* a URL is none */
 }
 
 /* ---- names ---- */

@@ -16,6 +16,7 @@
 #include "console/places.h"
 #include "engine/llama.h"
 #include "http/server.h"
+#include "session/db_pg.h"
 #include "tier/remote.h"
 
 #include <arpa/inet.h>
@@ -140,7 +141,7 @@ static void allow_state(const struct hearth_options *options, const char *kv_dir
         const bool own = !options->kv_dir && parent(kv_dir, directory);
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", own ? directory : kv_dir);
     }
-    if (session_db && parent(session_db, directory)) {
+    if (session_db && !strstr(session_db, "://") && parent(session_db, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", directory);
         if (is_wide(directory)) {
             hearth_log(HEARTH_LOG_WARN,
@@ -246,10 +247,36 @@ static int allow_store(const struct hearth_options *options, struct hearth_confi
     const int err = hearth_fail_of(msg, hearth_remote_address_parse(options->kv_remote, &address, msg), "--kv-remote");
     if (err == HEARTH_OK) {
         params->looks_up = true;
-        params->store_port = (uint16_t)address.port;
+        params->stores[params->store_count++] = (uint16_t)address.port;
         hearth_remote_address_finish(&address);
     }
     return err;
+}
+
+/* What a database server takes: its ports, names, and the files that its settings name. */
+static void allow_database(const char *url, struct hearth_confine_paths *paths, struct hearth_confine_params *params) {
+    static const char *const files[] = {"passfile", "servicefile", "sslrootcert", "sslcert", "sslkey", "sslcrl"};
+    if (!hearth_db_is_pg(url)) {
+        return;
+    }
+    char *ports = hearth_db_pg_setting(url, "port");
+    for (const char *at = ports; at && *at && params->store_count < HEARTH_CONFINE_STORES_MAX;
+         at += strcspn(at, ","), at += *at == ',') {
+        params->stores[params->store_count++] = (uint16_t)strtoul(at, NULL, 10);
+    }
+    free(ports);
+    params->looks_up = true;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = hearth_db_pg_setting(url, files[i]);
+        if (path && *path) {
+            hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", path);
+        }
+        free(path);
+    }
+    if (hearth_place_home()) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s/.pgpass", hearth_place_home());
+        hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s/.postgresql", hearth_place_home());
+    }
 }
 
 int hearth_serve_confine(const struct hearth_options *options, const char *kv_dir, const char *session_db,
@@ -274,6 +301,7 @@ int hearth_serve_confine(const struct hearth_options *options, const char *kv_di
                                            .looks_up = gpu || !is_address(options->host)};
     allow_endpoint(options->kv_events, &paths, &params);
     allow_endpoint(options->kv_events_replay, &paths, &params);
+    allow_database(session_db, &paths, &params);
     int err = allow_store(options, &params, msg);
     err = err == HEARTH_OK ? hearth_confine(&params, &report, msg) : err;
     hearth_confine_paths_finish(&paths);

@@ -76,7 +76,7 @@ int hearth_serve_paths_sessions(const struct hearth_options *options, char **out
         return HEARTH_OK;
     }
     char *path = options->session_db ? strdup(options->session_db) : hearth_place_sessions();
-    if (path && make_parent(path)) {
+    if (path && (strstr(path, "://") || make_parent(path))) {
         *out = path;
         return HEARTH_OK;
     }

@@ -8,6 +8,7 @@
 #include "console/places.h"
 #include "cli/sessions_internal.h"
 #include "console/tool.h"
+#include "session/db_pg.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -77,12 +78,17 @@ static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL(
 /* Only import makes a database. What is wrong with one that is there is for the store to tell. */
 static int check_file(const char *path, bool make) {
     struct stat st;
-    if (stat(path, &st) == 0 || (errno == ENOENT && make)) {
+    if (hearth_db_is_pg(path) || stat(path, &st) == 0 || (errno == ENOENT && make)) {
         return 0;
     }
     return errno == ENOENT
                ? hearth_complain(1, "%s: there is no such database (hearth serve makes it; --db names another)", path)
                : hearth_complain(1, "%s: %s", path, strerror(errno));
+}
+
+/* A URL is told without its password. NULL: `url` is none, or it cannot be read, which opening it says. */
+static char *name_of(const char *url) {
+    return hearth_db_is_pg(url) ? hearth_db_pg_name(url) : NULL;
 }
 
 static int open_store(struct sessions *sessions, const struct hearth_console_command *command) {
@@ -98,6 +104,9 @@ static int open_store(struct sessions *sessions, const struct hearth_console_com
     if (key && *key && hearth_seal_create(key, &sessions->seal, &msg) != HEARTH_OK) {
         return hearth_complain(1, "%s", msg.text);
     }
+    if (command->bit == RECOVER && hearth_db_is_pg(sessions->path)) {
+        return hearth_complain(1, "recover reads a database that is a file; a server's is its own to repair");
+    }
     if (command->bit == RECOVER) { /* which does not open it as a store */
         return 0;
     }
@@ -107,6 +116,11 @@ static int open_store(struct sessions *sessions, const struct hearth_console_com
     }
     const struct hearth_session_store_params params = {.path = sessions->path, .seal = sessions->seal, .is_tool = true};
     const int err = hearth_session_store_create(&params, &sessions->store, &msg);
+    char *name = name_of(sessions->path);
+    if (name) {
+        free(sessions->path);
+        sessions->path = name;
+    }
     return err == HEARTH_OK ? 0 : hearth_cli_sessions_complain(err, &msg, sessions->path);
 }
 

@@ -36,6 +36,9 @@ void hearth_db_close(struct hearth_db *db) {
 
 void hearth_db_finish(struct hearth_db *db) {
     hearth_db_close(db);
+    if (db->driver->finish != NULL) {
+        db->driver->finish(db);
+    }
     ZSTD_freeCCtx(db->pack);
     ZSTD_freeDCtx(db->unpack);
     pthread_mutex_destroy(&db->mutex);
@@ -59,6 +62,10 @@ const char *hearth_db_text(int code) {
 #undef X
     default: return code == SQLITE_IOERR_DATA ? "a page does not match its checksum" : sqlite3_errstr(code);
     }
+}
+
+const char *hearth_db_reason(const struct hearth_db *db) {
+    return hearth_db_is_outage(db->code) && db->said.text[0] != '\0' ? db->said.text : hearth_db_text(db->code);
 }
 
 bool hearth_db_is_outage(int code) {

@@ -53,7 +53,12 @@ struct hearth_db_kind {
     const char *const *statements;
     size_t statement_count;
     bool replaces_others; /* it may forget: what is alien, newer or damaged is moved away */
-    bool has_sums;        /* pages have checksums (session/db_sums.h); an older version is copied before a step */
+    /* On a server; NULL and 0 for a kind that is in files alone. */
+    const char *schema;                   /* the schema that its tables are in */
+    const char *const *server_steps;      /* as `steps`, in a server's words */
+    int server_version;                   /* as many as there are */
+    const char *const *server_statements; /* by number; NULL: it is the same as in a file */
+    bool has_sums; /* pages have checksums (session/db_sums.h); an older version is copied before a step */
 };
 
 struct hearth_db;
@@ -62,7 +67,8 @@ struct hearth_db_value;
 /* What speaks to a database. Codes are as above; what returns "1, 0 or an error" is as with hearth_db_query(). */
 struct hearth_db_driver {
     int (*open)(struct hearth_db *db, struct hearth_errmsg *reason);
-    void (*close)(struct hearth_db *db); /* nothing when it is closed */
+    void (*close)(struct hearth_db *db);  /* nothing when it is closed */
+    void (*finish)(struct hearth_db *db); /* closes, and frees what outlives connections; may be NULL */
     bool (*is_open)(const struct hearth_db *db);
     bool (*has_moved)(const struct hearth_db *db);
     int (*query)(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count);
@@ -89,10 +95,12 @@ struct hearth_db {
     const struct hearth_seal *seal; /* borrowed; rows are closed with it (session/sealed_row.h); NULL: not encrypted */
     struct sqlite3 *handle;         /* SQLite's; NULL: closed */
     struct sqlite3_stmt *statements[HEARTH_DB_STATEMENTS_MAX];
-    struct hearth_pg *pg;     /* PostgreSQL's (session/db_pg.c) */
-    struct ZSTD_CCtx_s *pack; /* for packing rows (store_blob.c); NULL: not needed so far */
+    struct hearth_db_server *pg; /* PostgreSQL's (session/db_pg.c) */
+    struct ZSTD_CCtx_s *pack;    /* for packing rows (store_blob.c); NULL: not needed so far */
     struct ZSTD_DCtx_s *unpack;
-    int code;               /* of the last failure; reset by the user */
+    uint64_t generation;       /* of a server's: connections so far; what a connection held is gone with it */
+    struct hearth_errmsg said; /* what a server said to the last failure */
+    int code;                  /* of the last failure; reset by the user */
     int64_t now_us, age_us; /* the user's: when its transaction began, by the wall clock and by the store's own time */
 };
 
@@ -111,6 +119,8 @@ bool hearth_db_has_moved(const struct hearth_db *db);
 /* ---- codes ---- */
 
 const char *hearth_db_text(int code);
+/* The same of the last failure, in a server's own words where there are some. */
+const char *hearth_db_reason(const struct hearth_db *db);
 /* True when memory was refused, to SQLite or to its layer for files. */
 bool hearth_db_is_nomem(int code);
 /* True when the file itself is at fault. */

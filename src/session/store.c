@@ -15,6 +15,7 @@
  * Deleting: secure_delete overwrites rows, and after the transaction the log, which holds them still, is emptied into
  * the database. Where another process reads at that moment this is tried again with the next deletion or sweep. */
 #include "session/db_file.h"
+#include "session/db_pg.h"
 #include "session/db_sqlite.h"
 #include "session/store_internal.h"
 
@@ -59,7 +60,7 @@ struct hearth_digest hearth_turn_new_id(void) {
 /* ---- opening ---- */
 
 static const char *path_of(const struct hearth_session_store *store) {
-    return store->path != NULL ? store->path : ":memory:";
+    return store->name != NULL ? store->name : ":memory:";
 }
 
 /* Compares the key that the database was begun with; a new database is given ours. */
@@ -132,9 +133,14 @@ static int open_once(struct hearth_session_store *store, struct hearth_db *db, s
     }
     int err = code == HEARTH_DB_OK ? prepare(store, db, reason) : hearth_db_fail(db, code);
     err = err == HEARTH_OK ? hearth_session_load_age(store, db) : err;
+    if (err == HEARTH_OK && store->on_server && store->process != 0 && db == &store->writer) {
+        int64_t taken; /* 0: the server has not seen yet that our last connection ended */
+        const int found = hearth_db_query_number(db, LOCK_TAKE, &taken, "i", store->process);
+        err = found < 0 ? found : HEARTH_OK;
+    }
     if (err != HEARTH_OK) {
         if (err != HEARTH_ERR_STATE && hearth_db_is_open(db)) {
-            (void)hearth_fail(reason, err, "%s", hearth_db_text(db->code));
+            (void)hearth_fail(reason, err, "%s", hearth_db_reason(db));
         }
         hearth_db_close(db);
     }
@@ -173,16 +179,23 @@ static int open_conn(struct hearth_session_store *store, struct hearth_db *db, s
 /* ---- transactions ---- */
 
 /* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
-static int report_failure(struct hearth_session_store *store, int err, int code) {
+static int report_failure(struct hearth_session_store *store, const struct hearth_db *db, int err, int code) {
     if (store->path == NULL || err == HEARTH_OK) {
         return err;
+    }
+    if (err == HEARTH_ERR_STORE && hearth_db_is_outage(code) && code != HEARTH_DB_CONFLICT && !store->is_tool) {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
+                            "%s: %s: requests that need what is stored there get 503 until it answers, others are "
+                            "served",
+                            path_of(store), hearth_db_reason(db));
+        atomic_store(&store->unreachable, true);
     }
     if (hearth_db_is_damage(&hearth_session_db_kind, code)) {
         if (!store->is_tool) {
             hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                                 "%s is damaged (%s): what is there cannot be read; hearth sessions recover saves the "
                                 "rest",
-                                store->path, hearth_db_text(code));
+                                path_of(store), hearth_db_text(code));
         }
         return HEARTH_ERR_STATE;
     }
@@ -196,10 +209,10 @@ static void report_write(struct hearth_session_store *store, int err, int code) 
     }
     if (err == HEARTH_OK) {
         atomic_store(&store->unwritable, false); /* the next check ends the condition */
-    } else if (err == HEARTH_ERR_IO && hearth_db_is_unwritable(code)) {
+    } else if ((err == HEARTH_ERR_IO || err == HEARTH_ERR_STORE) && hearth_db_is_unwritable(code)) {
         atomic_store(&store->unwritable, true);
         hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",
-                            store->path, hearth_db_text(code));
+                            path_of(store), hearth_db_text(code));
     }
 }
 
@@ -218,38 +231,68 @@ static bool end_left_open(struct hearth_session_store *store, struct hearth_db *
     return store->path != NULL;
 }
 
+/* What a client may be told: of a server only that it cannot be used, not where it is. */
+static int fail(const struct hearth_session_store *store, const struct hearth_db *db, int err,
+                struct hearth_errmsg *msg) {
+    return store->on_server && err == HEARTH_ERR_STORE
+               ? hearth_fail(msg, err, "%s", hearth_err_text(err))
+               : hearth_fail(msg, err, "%s: %s", path_of(store),
+                             db->code != HEARTH_DB_OK ? hearth_db_text(db->code) : hearth_err_text(err));
+}
+
+/* Nothing was done in it: once more, where the connection was lost before it was noticed. */
+static int begin_on(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
+    int err = hearth_db_begin(db, write);
+    if (err == HEARTH_ERR_STORE && db->code == HEARTH_DB_LOST) {
+        err = open_conn(store, db, msg);
+        err = err == HEARTH_OK ? hearth_db_begin(db, write) : err;
+    }
+    if (err == HEARTH_OK && atomic_exchange(&store->unreachable, false)) {
+        hearth_health_clear(HEARTH_HEALTH_SESSION_DB);
+    }
+    return err == HEARTH_OK ? err : fail(store, db, err, msg);
+}
+
+/* With the connection's mutex, which is let go of when it fails. */
 static int begin(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
-    pthread_mutex_lock(&db->mutex);
     const bool ended = end_left_open(store, db);
     int err = open_conn(store, db, msg);
     if (err == HEARTH_OK) {
-        err = ended ? hearth_db_begin(db, write) : hearth_db_fail_nomem(db);
-        if (err != HEARTH_OK) {
-            (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(db->code));
-        }
+        err = ended ? begin_on(store, db, write, msg) : fail(store, db, hearth_db_fail_nomem(db), msg);
+    } else if (err == HEARTH_ERR_STORE) {
+        err = fail(store, db, err, msg);
     }
     if (err != HEARTH_OK) {
-        const int code = db->code;
+        err = report_failure(store, db, err, db->code);
         pthread_mutex_unlock(&db->mutex);
-        return report_failure(store, err, code);
+        return err;
     }
     db->now_us = hearth_session_wall_us(store);
     db->age_us = hearth_session_age(store);
     return HEARTH_OK;
 }
 
+int hearth_session_open_writer(struct hearth_session_store *store) {
+    const int err = open_conn(store, &store->writer, NULL);
+    return err == HEARTH_OK ? err : report_failure(store, &store->writer, err, store->writer.code);
+}
+
 /* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
 static void give_back(struct hearth_session_store *store) {
+    if (store->on_server) {
+        return; /* which does that by itself */
+    }
     hearth_db_give_back(&store->writer);
     if (store->path == NULL) {
         return;
     }
-    pthread_mutex_lock(&store->file_reader.mutex); /* it would be waited for */
+    pthread_mutex_lock(&store->readers[0].mutex); /* it would be waited for */
     store->truncate_due = !hearth_db_empty_log(&store->writer, TRUNCATE_BUSY_MS);
-    pthread_mutex_unlock(&store->file_reader.mutex);
+    pthread_mutex_unlock(&store->readers[0].mutex);
 }
 
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
+    pthread_mutex_lock(&store->writer.mutex);
     const int err = begin(store, &store->writer, true, msg);
     if (err == HEARTH_OK) {
         store->changes = hearth_db_changes(&store->writer);
@@ -265,30 +308,44 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
     }
     const int code = db->code;
     const bool wrote = err != HEARTH_OK || hearth_db_changes(db) != store->changes;
+    const bool failed = err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM || err == HEARTH_ERR_STORE;
     (void)end_left_open(store, db);
+    if (failed) {
+        (void)fail(store, db, err, msg);
+    }
+    const int told = failed ? report_failure(store, db, err, code) : err;
     pthread_mutex_unlock(&db->mutex);
     if (wrote) {
         report_write(store, err, code);
     }
-    if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
-        err = report_failure(store, err, code);
-        (void)hearth_fail(msg, err, "%s: %s", path_of(store),
-                          code != HEARTH_DB_OK ? hearth_db_text(code) : hearth_err_text(err));
+    return told;
+}
+
+/* One that is free, else the next one in turn. With its mutex. */
+static struct hearth_db *take_reader(struct hearth_session_store *store) {
+    const size_t count = store->reader_count, first = count > 0 ? atomic_fetch_add(&store->next_reader, 1) % count : 0;
+    for (size_t i = 0; i < count; i++) {
+        if (pthread_mutex_trylock(&store->readers[(first + i) % count].mutex) == 0) {
+            return &store->readers[(first + i) % count];
+        }
     }
-    return err;
+    struct hearth_db *db = count > 0 ? &store->readers[first] : &store->writer;
+    pthread_mutex_lock(&db->mutex);
+    return db;
 }
 
-int hearth_session_begin_read(struct hearth_session_store *store) {
-    return begin(store, store->reader, false, NULL);
+int hearth_session_begin_read(struct hearth_session_store *store, struct hearth_db **out) {
+    *out = take_reader(store);
+    return begin(store, *out, false, NULL);
 }
 
-int hearth_session_end_read(struct hearth_session_store *store, int err) {
-    struct hearth_db *db = store->reader;
+int hearth_session_end_read(struct hearth_session_store *store, struct hearth_db *db, int err) {
+    const int code = db->code;
     (void)hearth_db_end(db, HEARTH_ERR_CANCELLED); /* nothing was written */
-    int code = db->code;
     (void)end_left_open(store, db);
+    err = err == HEARTH_ERR_IO || err == HEARTH_ERR_STORE ? report_failure(store, db, err, code) : err;
     pthread_mutex_unlock(&db->mutex);
-    return err == HEARTH_ERR_IO ? report_failure(store, err, code) : err;
+    return err;
 }
 
 /* ---- touches ---- */
@@ -424,15 +481,48 @@ static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg
 }
 
 static int open_store(struct hearth_session_store *store, struct hearth_errmsg *msg) {
-    int err = store->path != NULL ? prepare_file(store, msg) : HEARTH_OK;
+    const bool in_file = store->path != NULL && !store->on_server;
+    int err = in_file ? prepare_file(store, msg) : HEARTH_OK;
     err = err == HEARTH_OK ? open_conn(store, &store->writer, msg) : err;
-    if (err == HEARTH_OK && store->reader != &store->writer) {
-        err = open_conn(store, store->reader, msg);
+    if (err == HEARTH_OK && in_file) { /* a server's are opened when they are needed */
+        err = open_conn(store, &store->readers[0], msg);
     }
     if (err == HEARTH_OK && store->lock_fd >= 0) {
         (void)pwrite(store->lock_fd, LOCK_TEXT, 1, 0); /* the database was begun */
     }
     return err;
+}
+
+static int take_params(struct hearth_session_store *store, const struct hearth_session_store_params *params,
+                       struct hearth_errmsg *msg) {
+    store->ttl_us = params->ttl_us;
+    store->grace_us = params->grace_us;
+    store->clock = params->clock;
+    store->is_tool = params->is_tool;
+    store->is_fallback = params->is_fallback;
+    store->lock_fd = -1;
+    store->on_server = hearth_db_is_pg(params->path);
+    store->path = params->path != NULL ? strdup(params->path) : NULL;
+    if (store->on_server && !store->is_tool) {
+        store->process = (int64_t)(hearth_turn_new_id().lo >> 2) + 1;
+    }
+    store->name = store->on_server       ? hearth_db_pg_name(params->path)
+                  : params->path != NULL ? strdup(params->path)
+                                         : NULL;
+    store->reader_count = params->path == NULL ? 0 : store->on_server ? HEARTH_SESSION_READERS_MAX : 1;
+    const struct hearth_db_driver *driver = store->on_server ? &hearth_db_pg : &hearth_db_sqlite;
+    pthread_mutex_init(&store->mutex, NULL);
+    hearth_db_init(&store->writer, driver, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    for (size_t i = 0; i < store->reader_count; i++) {
+        hearth_db_init(&store->readers[i], driver, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    }
+    if (store->on_server && store->name == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "this is no URL of PostgreSQL: postgresql://USER@HOST:PORT/DATABASE");
+    }
+    return params->path == NULL || (store->path != NULL && store->name != NULL)
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
 }
 
 int hearth_session_store_create(const struct hearth_session_store_params *params, struct hearth_session_store **out,
@@ -442,19 +532,8 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
     if (store == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
-    store->ttl_us = params->ttl_us;
-    store->grace_us = params->grace_us;
-    store->clock = params->clock;
-    store->is_tool = params->is_tool;
-    store->is_fallback = params->is_fallback;
-    store->lock_fd = -1;
-    store->path = params->path != NULL ? strdup(params->path) : NULL;
-    store->reader = store->path != NULL ? &store->file_reader : &store->writer;
-    pthread_mutex_init(&store->mutex, NULL);
-    hearth_db_init(&store->writer, &hearth_db_sqlite, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
-    hearth_db_init(&store->file_reader, &hearth_db_sqlite, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
-    const bool ok = params->path == NULL || store->path != NULL;
-    int err = ok ? open_store(store, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
+    int err = take_params(store, params, msg);
+    err = err == HEARTH_OK ? open_store(store, msg) : err;
     if (err != HEARTH_OK) {
         hearth_session_store_destroy(store);
         return err;
@@ -474,14 +553,25 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
         (void)hearth_session_end_write(store, err == HEARTH_OK ? hearth_session_write_age(store, true) : err, false,
                                        NULL);
     }
-    hearth_db_finish(&store->file_reader);
-    hearth_db_finish(&store->writer); /* the last one empties the log */
+    for (size_t i = 0; i < store->reader_count; i++) {
+        hearth_db_finish(&store->readers[i]);
+    }
+    hearth_db_finish(&store->writer); /* the last one empties a file's log */
     if (store->lock_fd >= 0) {
         close(store->lock_fd);
     }
+    while (store->locks != NULL) {
+        struct store_lock *next = store->locks->next;
+        free(store->locks);
+        store->locks = next;
+    }
     pthread_mutex_destroy(&store->mutex);
     explicit_bzero(store->secret, sizeof store->secret);
+    if (store->path != NULL) {
+        explicit_bzero(store->path, strlen(store->path)); /* a URL may hold a password */
+    }
     free(store->path);
+    free(store->name);
     free(store);
 }
 
@@ -496,9 +586,11 @@ bool hearth_session_store_lasts(const struct hearth_session_store *store) {
 }
 
 int hearth_session_store_backup(struct hearth_session_store *store, const char *path, struct hearth_errmsg *msg) {
-    struct hearth_db *db = &store->file_reader;
-    if (store->path == NULL) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "it is in memory");
+    struct hearth_db *db = &store->readers[0];
+    if (store->path == NULL || store->on_server) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s",
+                           store->on_server ? "it is on a server: pg_dump copies it, and hearth sessions export"
+                                            : "it is in memory");
     }
     pthread_mutex_lock(&db->mutex);
     int err = open_conn(store, db, msg);
@@ -518,8 +610,9 @@ int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[
 }
 
 int hearth_session_store_stats(struct hearth_session_store *store, struct hearth_session_store_stats *stats) {
+    struct hearth_db *db;
     *stats = (struct hearth_session_store_stats){0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -533,10 +626,10 @@ int hearth_session_store_stats(struct hearth_session_store *store, struct hearth
                   {PAGES_USED, &stats->bytes}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0] && err == HEARTH_OK; i++) {
         int64_t number;
-        int found = hearth_db_query_number(store->reader, counts[i].which, &number, "");
+        int found = hearth_db_query_number(db, counts[i].which, &number, "");
         *counts[i].to = (uint64_t)number;
         err = found < 0 ? found : HEARTH_OK;
     }
     stats->turns -= stats->hidden;
-    return hearth_session_end_read(store, err);
+    return hearth_session_end_read(store, db, err);
 }

@@ -92,6 +92,23 @@ int hearth_session_owner_check(struct hearth_session_store *store, struct hearth
 /* Whether what is not found may be in a database that could not be opened. */
 bool hearth_session_store_is_fallback(const struct hearth_session_store *store);
 
+/* ---- locks (store_lock.c) ---- */
+
+/* A conversation that one box goes on with. It ends with the process, too. */
+struct hearth_session_lock {
+    int64_t key;
+    uint64_t token; /* 0: nothing is held */
+    uint64_t generation;
+};
+
+/* 1: it is held, as far as the database is shared by boxes; 0: another box has it; or an error. Within a process it is
+ * the caller's to see that it is not taken twice. */
+int hearth_session_lock(struct hearth_session_store *store, struct hearth_digest owner, const char *name,
+                        struct hearth_session_lock *out);
+/* Gives it back; other boxes may have it after the next flush. Never waits. */
+void hearth_session_unlock(struct hearth_session_store *store, const struct hearth_session_lock *lock);
+void hearth_session_flush_locks(struct hearth_session_store *store);
+
 /* ---- turns ---- */
 
 #define HEARTH_TURN_STATUS_TABLE(X) \
@@ -119,6 +136,8 @@ struct hearth_turn {
     char *session;      /* put: this session's head becomes the turn (it is made when there is none); NULL:
                            none. get: the session that it was put with, or NULL */
     struct hearth_session_quota quota; /* put */
+    struct hearth_session_lock lock;   /* put: of its session; an error unless it was held all the time. Other boxes
+                                          may have it when a turn that has ended is put */
     bool again, joins;                 /* put: not found unless the turn, or the session, is there. get: false */
     struct hearth_buf config;          /* JSON text, stored once per text; may be empty */
     struct hearth_digest config_id;    /* of that text, under this owner and key; filled by put and get */

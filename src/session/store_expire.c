@@ -170,6 +170,12 @@ static void check_health(struct hearth_session_store *store) {
     if (store->path == NULL || store->is_tool) {
         return;
     }
+    if (store->on_server) {
+        if (!atomic_load(&store->unwritable)) {
+            hearth_health_clear(HEARTH_HEALTH_SESSION_DISK);
+        }
+        return;
+    }
     check_disk(store);
     check_pages(store);
     if (hearth_session_is_shared(store)) {

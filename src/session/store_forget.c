@@ -140,10 +140,10 @@ static int add_forgets(struct hearth_db *db, const struct store_walk *walk, size
 
 int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest model, int64_t after_id,
                        struct hearth_forget *out) {
-    struct hearth_db *db = store->reader;
+    struct hearth_db *db;
     bool damaged = true;
     *out = (struct hearth_forget){0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -167,7 +167,7 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
         err = !forward ? HEARTH_ERR_STATE : damaged ? HEARTH_OK : err;
         after_id = out->id;
     }
-    err = hearth_session_end_read(store, err);
+    err = hearth_session_end_read(store, db, err);
     if (err != HEARTH_OK) {
         hearth_forget_finish(out);
     }

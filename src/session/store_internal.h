@@ -1,6 +1,7 @@
 /* Inside the store. Its files, each knowing those before it: store_db.c has the tables, store_blob.c packs, store_age.c
  * has the time, store.c opens and has the transactions, store_owner.c counts, store_rows.c reads rows of turns,
  * store_requests.c keeps what is told of requests, store_forget.c deletes turns, store_session.c names them,
+ * store_lock.c locks them,
  * store_turn.c puts and gets them, store_expire.c deletes what is old. */
 #ifndef HEARTH_SESSION_STORE_INTERNAL_H
 #define HEARTH_SESSION_STORE_INTERNAL_H
@@ -14,6 +15,7 @@
 #define HEARTH_SESSION_APPLICATION 0x68727473
 
 #define HEARTH_SESSION_TOUCHES_MAX 256
+#define HEARTH_SESSION_READERS_MAX 4
 
 enum store_statement {
 #define X(name, sql) name,
@@ -37,8 +39,18 @@ struct store_age {
     uint64_t expired;            /* sessions that were told of */
 };
 
+/* A conversation's lock that the process holds (store_lock.c). */
+struct store_lock {
+    struct store_lock *next;
+    struct hearth_session_lock lock;
+    bool released;
+};
+
 struct hearth_session_store {
     char *path; /* NULL: in memory */
+    char *name; /* what is told of it */
+    bool on_server;
+    atomic_bool unreachable; /* it was told that the server does not answer */
     int64_t ttl_us;
     int64_t grace_us;
     bool is_tool, is_fallback;
@@ -47,15 +59,18 @@ struct hearth_session_store {
     uint64_t scrub_page;  /* the sweep's alone */
     int lock_fd;          /* -1: in memory */
     int64_t process;      /* the byte of the lock file that this store holds as long as it lives */
-    struct hearth_db writer, file_reader;
-    struct hearth_db *reader; /* file_reader, or in memory the writer */
-    bool truncate_due;        /* with the writer's mutex: the log still holds what was deleted */
-    int64_t changes;          /* with the writer's mutex: how many there had been when its transaction began */
-    atomic_bool unwritable;   /* the last transaction that changed something could not be written */
-    pthread_mutex_t mutex;    /* all below */
+    struct hearth_db writer, readers[HEARTH_SESSION_READERS_MAX];
+    size_t reader_count; /* 0: in memory, where the writer reads, too */
+    atomic_size_t next_reader;
+    bool truncate_due;      /* with the writer's mutex: the log still holds what was deleted */
+    int64_t changes;        /* with the writer's mutex: how many there had been when its transaction began */
+    atomic_bool unwritable; /* the last transaction that changed something could not be written */
+    pthread_mutex_t mutex;  /* all below */
     uint8_t secret[32];
     struct store_touch touches[HEARTH_SESSION_TOUCHES_MAX];
     size_t touch_count;
+    struct store_lock *locks; /* store_lock.c's */
+    uint64_t lock_tokens;
 };
 
 /* ---- store_db.c ---- */
@@ -109,9 +124,9 @@ bool hearth_session_clock_is_steady(struct hearth_session_store *store);
  * gives space back, and what was deleted leaves the log. Both return what the operation is to return. */
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg);
 int hearth_session_end_write(struct hearth_session_store *store, int err, bool deleted, struct hearth_errmsg *msg);
-/* Likewise for the reader: all that is read in between is of one moment. */
-int hearth_session_begin_read(struct hearth_session_store *store);
-int hearth_session_end_read(struct hearth_session_store *store, int err);
+/* Likewise for a reader, *out: all that is read in between is of one moment. */
+int hearth_session_begin_read(struct hearth_session_store *store, struct hearth_db **out);
+int hearth_session_end_read(struct hearth_session_store *store, struct hearth_db *db, int err);
 
 /* Something was read that was last used at `used_us`; it is written down later. */
 void hearth_session_touch(struct hearth_session_store *store, const struct hearth_digest *key, bool session,
@@ -120,6 +135,19 @@ void hearth_session_touch(struct hearth_session_store *store, const struct heart
 int hearth_session_flush_touches(struct hearth_session_store *store);
 /* Whether another process serves with the database. */
 bool hearth_session_is_shared(const struct hearth_session_store *store);
+
+/* With the writer's mutex: opens it where it is not open, or lost. */
+int hearth_session_open_writer(struct hearth_session_store *store);
+
+/* ---- store_lock.c ---- */
+
+/* In a transaction of the writer. 1: the process lives; 0 or an error. */
+int hearth_session_is_locked(struct hearth_db *db, int64_t process);
+/* In the transaction that puts a turn which goes on from `parent`: its lock is held still, or again. */
+int hearth_session_keep_lock(struct hearth_session_store *store, struct hearth_session_lock *lock, int64_t session,
+                             int64_t parent, struct hearth_errmsg *msg);
+/* With the writer's mutex: gives it back at once. */
+void hearth_session_drop_lock(struct hearth_session_store *store, const struct hearth_session_lock *lock);
 
 /* ---- store_owner.c ---- */
 

@@ -86,14 +86,15 @@ static int write_claim(struct hearth_db *db, struct hearth_digest identity, stru
 
 int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest identity, struct hearth_digest key,
                          bool alone, struct hearth_digest *out) {
+    struct hearth_db *db;
     *out = identity;
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
-    const int written = get_claim(store->reader, identity, out);
-    const int found = written == 0 ? find_claim(store->reader, identity, key, alone, out) : written;
-    err = hearth_session_end_read(store, found < 0 ? found : HEARTH_OK);
+    const int written = get_claim(db, identity, out);
+    const int found = written == 0 ? find_claim(db, identity, key, alone, out) : written;
+    err = hearth_session_end_read(store, db, found < 0 ? found : HEARTH_OK);
     const bool itself =
         hearth_digest_equal(identity, key) && hearth_digest_equal(*out, key); /* nothing to be written */
     if (err != HEARTH_OK || written > 0 || itself) {
@@ -150,15 +151,17 @@ int hearth_session_check_quota(struct hearth_db *db, struct hearth_digest owner,
 
 int hearth_session_owner_check(struct hearth_session_store *store, struct hearth_digest owner,
                                const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg) {
-    const int err = hearth_session_begin_read(store);
+    struct hearth_db *db;
+    const int err = hearth_session_begin_read(store, &db);
     return err == HEARTH_OK
-               ? hearth_session_end_read(store, hearth_session_check_quota(store->reader, owner, quota, session, msg))
+               ? hearth_session_end_read(store, db, hearth_session_check_quota(db, owner, quota, session, msg))
                : err;
 }
 
 int hearth_session_owner_usage(struct hearth_session_store *store, struct hearth_digest owner,
                                struct hearth_session_quota *out) {
+    struct hearth_db *db;
     *out = (struct hearth_session_quota){0};
-    const int err = hearth_session_begin_read(store);
-    return err == HEARTH_OK ? hearth_session_end_read(store, read_usage(store->reader, owner, out)) : err;
+    const int err = hearth_session_begin_read(store, &db);
+    return err == HEARTH_OK ? hearth_session_end_read(store, db, read_usage(db, owner, out)) : err;
 }

@@ -44,8 +44,8 @@ int hearth_session_requests_put(struct hearth_session_store *store, struct heart
 
 int hearth_session_requests_each(struct hearth_session_store *store, bool bodies,
                                  bool (*take)(void *user, const struct hearth_session_request *row), void *user) {
-    struct hearth_db *db = store->reader;
-    int err = hearth_session_begin_read(store);
+    struct hearth_db *db;
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -65,15 +65,16 @@ int hearth_session_requests_each(struct hearth_session_store *store, bool bodies
         hearth_buf_finish(&row.body);
     }
     hearth_db_reset(db, REQUESTS_ALL);
-    return hearth_session_end_read(store, found < 0 ? found : err);
+    return hearth_session_end_read(store, db, found < 0 ? found : err);
 }
 
 int64_t hearth_session_requests_count(struct hearth_session_store *store) {
+    struct hearth_db *db;
     int64_t count = 0;
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err == HEARTH_OK) {
-        const int found = hearth_db_query_number(store->reader, COUNT_REQUESTS, &count, "");
-        err = hearth_session_end_read(store, found < 0 ? found : HEARTH_OK);
+        const int found = hearth_db_query_number(db, COUNT_REQUESTS, &count, "");
+        err = hearth_session_end_read(store, db, found < 0 ? found : HEARTH_OK);
     }
     return err == HEARTH_OK ? count : err;
 }

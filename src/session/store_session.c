@@ -199,9 +199,9 @@ int hearth_session_put(struct hearth_session_store *store, const struct hearth_s
 
 int hearth_session_get(struct hearth_session_store *store, struct hearth_digest owner, const char *name,
                        struct hearth_session *out) {
-    struct hearth_db *db = store->reader;
+    struct hearth_db *db;
     *out = (struct hearth_session){0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -218,7 +218,7 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
         }
         hearth_db_reset(db, SESSION_BY_KEY);
     }
-    err = hearth_session_end_read(store, err);
+    err = hearth_session_end_read(store, db, err);
     if (err == HEARTH_OK) {
         out->expired = aged < hearth_session_expired_before(store);
         hearth_session_touch(store, &key, true, aged);
@@ -296,14 +296,15 @@ static int read_page(struct hearth_db *db, const struct hearth_session_query *qu
 
 int hearth_session_list(struct hearth_session_store *store, const struct hearth_session_query *query,
                         struct hearth_session **out, size_t *count) {
+    struct hearth_db *db;
     *out = NULL;
     *count = 0;
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
-    err = read_page(store->reader, query, hearth_session_expired_before(store), out, count);
-    err = hearth_session_end_read(store, err);
+    err = read_page(db, query, hearth_session_expired_before(store), out, count);
+    err = hearth_session_end_read(store, db, err);
     if (err != HEARTH_OK) {
         for (size_t i = 0; i < *count; i++) {
             hearth_session_finish(&(*out)[i]);

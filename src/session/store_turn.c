@@ -42,19 +42,20 @@ static int load_rest(struct hearth_db *db, const struct store_row *row, struct h
 
 int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                     struct hearth_turn *out) {
+    struct hearth_db *db;
     struct store_row row;
     *out = (struct hearth_turn){0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_turn_load(store->reader, &id, 0, STORE_COLUMNS, &row, out);
+    int found = hearth_turn_load(db, &id, 0, STORE_COLUMNS, &row, out);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     if (found > 0 && !row.hidden && hearth_digest_equal(out->owner, owner)) {
-        found = hearth_turn_load(store->reader, NULL, row.id, STORE_ALL, &row, out);
-        err = found > 0 ? load_rest(store->reader, &row, out) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
+        found = hearth_turn_load(db, NULL, row.id, STORE_ALL, &row, out);
+        err = found > 0 ? load_rest(db, &row, out) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
     }
-    err = hearth_session_end_read(store, err);
+    err = hearth_session_end_read(store, db, err);
     if (err != HEARTH_OK) {
         hearth_turn_finish(out);
     } else {
@@ -92,21 +93,21 @@ static int name_sessions(struct hearth_db *db, const struct store_walk *walk) {
 
 int hearth_line_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                     struct hearth_line *out) {
+    struct hearth_db *db;
     struct store_row row;
     struct store_walk walk = {0};
     *out = (struct hearth_line){0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_turn_find_end(store->reader, owner, id, &row);
-    err = found > 0 ? hearth_turn_walk(store->reader, &row, STORE_ALL, false, &walk)
-                    : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
-    err = err == HEARTH_OK ? name_sessions(store->reader, &walk) : err;
+    int found = hearth_turn_find_end(db, owner, id, &row);
+    err = found > 0 ? hearth_turn_walk(db, &row, STORE_ALL, false, &walk) : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
+    err = err == HEARTH_OK ? name_sessions(db, &walk) : err;
     if (err == HEARTH_OK) {
-        err = load_config(store->reader, row.config, &walk.turns[walk.count - 1]);
+        err = load_config(db, row.config, &walk.turns[walk.count - 1]);
     }
-    err = hearth_session_end_read(store, err);
+    err = hearth_session_end_read(store, db, err);
     err = err == HEARTH_OK ? hearth_turn_exact_tokens(walk.turns, walk.count, &out->tokens, &out->tokens_turns) : err;
     if (err != HEARTH_OK) {
         hearth_turn_walk_finish(&walk);
@@ -142,10 +143,10 @@ static int take_turns(struct hearth_db *db, const struct store_walk *walk, size_
 
 int hearth_line_read(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                      const struct hearth_line_walk *how) {
-    struct hearth_db *db = store->reader;
+    struct hearth_db *db;
     struct store_row row;
     struct store_walk walk = {0};
-    int err = hearth_session_begin_read(store);
+    int err = hearth_session_begin_read(store, &db);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -161,7 +162,7 @@ int hearth_line_read(struct hearth_session_store *store, struct hearth_digest ow
     }
     err = err == HEARTH_OK ? take_turns(db, &walk, first, how) : err;
     hearth_turn_walk_finish(&walk);
-    err = hearth_session_end_read(store, err);
+    err = hearth_session_end_read(store, db, err);
     if (err == HEARTH_OK) {
         hearth_session_touch(store, &id, false, row.used);
     }
@@ -322,6 +323,9 @@ static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn
     }
     err = err == HEARTH_OK ? put_config(db, turn, put.owner, &put.config) : err;
     err = err == HEARTH_OK ? find_session(db, turn, &put, msg) : err;
+    if (err == HEARTH_OK && put.there.id == 0) {
+        err = hearth_session_keep_lock(store, &turn->lock, put.session, put.parent.id, msg);
+    }
     const bool added = put.there.id == 0;
     err = err == HEARTH_OK ? write_row(store, turn, &put) : err;
     err = err == HEARTH_OK ? hearth_session_flush_touches(store) : err;
@@ -337,7 +341,13 @@ static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn
 int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(!hearth_digest_is_zero(turn->id));
     int err = hearth_session_begin_write(store, msg);
-    return err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+    err = err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+    if (err == HEARTH_OK && turn->lock.token != 0 && !is_open(turn->status)) { /* at once: its client goes on */
+        pthread_mutex_lock(&store->writer.mutex);
+        hearth_session_drop_lock(store, &turn->lock);
+        pthread_mutex_unlock(&store->writer.mutex);
+    }
+    return err;
 }
 
 struct hearth_digest hearth_turn_path_id(const struct hearth_session_store *store, struct hearth_digest model,
@@ -351,10 +361,13 @@ struct hearth_digest hearth_turn_path_id(const struct hearth_session_store *stor
 
 /* ---- after a crash ---- */
 
-static bool is_alive(const struct hearth_session_store *store, int64_t process) {
+static bool is_alive(struct hearth_session_store *store, int64_t process) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)process, .l_len = 1};
     if (process == store->process) {
         return true;
+    }
+    if (store->on_server) { /* an error ends the transaction, and is found there */
+        return hearth_session_is_locked(&store->writer, process) != 0;
     }
     return process > 0 && store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 &&
            lock.l_type != F_UNLCK;

@@ -304,7 +304,7 @@ static void a_deleted_turn_stays_where_a_fork_stands(void **state) {
 /* ---- space ---- */
 
 static bool is_in(const char *suffix, const void *bytes, size_t len) {
-    char name[128];
+    char name[300];
     struct stat st;
     snprintf(name, sizeof name, "%s%s", path, suffix);
     int fd = open(name, O_RDONLY);
@@ -319,6 +319,9 @@ static bool is_in(const char *suffix, const void *bytes, size_t len) {
 
 static void what_is_deleted_is_not_in_the_file(void **state) {
     (void)state;
+    if (on_server()) {
+        skip();
+    }
     struct hearth_session_store *store = open_plain();
     struct hearth_digest first = say(store, none, "stays", "a");
     uint64_t empty = stats_of(store).bytes;
@@ -504,7 +507,8 @@ static void requests_are_bounded_and_checked(void **state) {
     keep_request(store, "c", NULL, none, true);
     assert_int_equal(hearth_session_requests_put(store, NULL, 0, 2, 1 << 20), HEARTH_OK);
     assert_requests(store, "b:told of b c:told of c ");
-    sql("UPDATE requests SET owner = zeroblob(16) WHERE request = 'b'"); /* it may not become another's */
+    sql(on_server() ? "UPDATE requests SET owner = '\\x00000000000000000000000000000000' WHERE request = 'b'"
+                    : "UPDATE requests SET owner = zeroblob(16) WHERE request = 'b'"); /* it may not become another's */
     assert_requests(store, "c:told of c ");
     assert_int_equal(hearth_session_requests_put(store, NULL, 0, 2, 10), HEARTH_OK); /* bytes */
     assert_requests(store, "");

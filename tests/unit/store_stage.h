@@ -1,5 +1,7 @@
 /* A stage for tests of the store: a directory, a database in it, and turns whose tokens are the letters of their text.
- */
+ *
+ * With HEARTH_TEST_PG, the URL of a PostgreSQL server (tests/client/postgres.py), the database is there, and tests that
+ * are about a file are skipped. */
 #ifndef HEARTH_TESTS_STORE_STAGE_H
 #define HEARTH_TESTS_STORE_STAGE_H
 
@@ -15,6 +17,7 @@
 #include "session/store.h"
 
 #include <glob.h>
+#include <libpq-fe.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,6 +37,24 @@ static inline void count_warnings(void *user, enum hearth_log_level level, const
     }
 }
 
+static inline bool on_server(void) {
+    return getenv("HEARTH_TEST_PG") != NULL;
+}
+
+/* The first column of the first row, as a number; 0 for none. */
+static inline int64_t server_sql(const char *text) {
+    PGconn *conn = PQconnectdb(getenv("HEARTH_TEST_PG"));
+    PQclear(PQexec(conn, "SET search_path = hearth; SET client_min_messages = warning"));
+    PGresult *result = PQexec(conn, text);
+    if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK) {
+        fail_msg("%s: %s", text, PQerrorMessage(conn));
+    }
+    const int64_t number = PQntuples(result) > 0 ? strtoll(PQgetvalue(result, 0, 0), NULL, 10) : 0;
+    PQclear(result);
+    PQfinish(conn);
+    return number;
+}
+
 static inline int set_up(void **state) {
     (void)state;
     /* Where nothing is lost by a crash of the machine there is no disk to wait for. */
@@ -41,6 +62,10 @@ static inline int set_up(void **state) {
     strcpy(directory, in_memory ? "/dev/shm/hearth-store-XXXXXX" : "/tmp/hearth-store-XXXXXX");
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/deep/er/hearth.db", directory);
+    if (on_server()) {
+        snprintf(path, sizeof path, "%s", getenv("HEARTH_TEST_PG"));
+        (void)server_sql("DROP SCHEMA IF EXISTS hearth CASCADE");
+    }
     warnings = 0;
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_INFO);
     return 0;
@@ -88,6 +113,10 @@ static inline size_t files_like(const char *pattern) {
 static inline void sql(const char *text) {
     sqlite3 *db;
     char *why = NULL;
+    if (on_server()) {
+        (void)server_sql(text);
+        return;
+    }
     assert_int_equal(sqlite3_open_v2(path, &db, HOW, hearth_db_vfs()), SQLITE_OK);
     sqlite3_busy_timeout(db, 10000);
     if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK) {
@@ -99,6 +128,9 @@ static inline void sql(const char *text) {
 static inline int64_t sql_number(const char *text) {
     sqlite3 *db;
     sqlite3_stmt *statement;
+    if (on_server()) {
+        return server_sql(text);
+    }
     assert_int_equal(sqlite3_open_v2(path, &db, HOW, hearth_db_vfs()), SQLITE_OK);
     sqlite3_busy_timeout(db, 10000);
     assert_int_equal(sqlite3_prepare_v2(db, text, -1, &statement, NULL), SQLITE_OK);

@@ -57,6 +57,9 @@ static void a_turn_comes_back_whole(void **state) {
     hearth_turn_finish(&put);
     hearth_session_store_destroy(store);
     struct stat st;
+    if (on_server()) {
+        return;
+    }
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     *strrchr(path, '/') = '\0';
@@ -360,6 +363,9 @@ static void what_a_dead_process_left_has_failed(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
+    while (on_server() && sql_number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") > 1) {
+        usleep(10000); /* until the server has seen it */
+    }
     other = open_plain();
     assert_int_equal(hearth_turn_fail_orphans(other), 1); /* ours lives */
     assert_int_equal(hearth_turn_fail_orphans(other), 0);
@@ -371,6 +377,9 @@ static void what_a_dead_process_left_has_failed(void **state) {
     assert_int_equal(got.status, HEARTH_TURN_IN_PROGRESS);
     hearth_turn_finish(&got);
     hearth_session_store_destroy(store);
+    while (on_server() && sql_number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") > 1) {
+        usleep(10000);
+    }
     assert_int_equal(hearth_turn_fail_orphans(other), 1);
     hearth_session_store_destroy(other);
 }
@@ -422,6 +431,9 @@ static void a_look_leaves_the_locks_alone(void **state) {
     int go[2], status;
     char byte = 'g';
     (void)state;
+    if (on_server()) {
+        skip(); /* about the log of a file */
+    }
     assert_int_equal(pipe(go), 0);
     const pid_t child = fork();
     assert_true(child >= 0);

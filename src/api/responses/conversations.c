@@ -83,8 +83,8 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
 }
 
 /* Writes items, which are given up, as a turn behind a conversation's head. */
-static bool put_items(struct hearth_job *job, const struct hearth_session *session, json_t *items,
-                      struct hearth_turn *turn) {
+static bool put_items(struct hearth_job *job, const struct hearth_session *session,
+                      const struct hearth_conversation_lock *lock, json_t *items, struct hearth_turn *turn) {
     struct hearth_errmsg msg = {{0}};
     *turn = (struct hearth_turn){.id = job->id_bits,
                                  .owner = job->owner,
@@ -97,6 +97,7 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
         turn->session == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
+    turn->lock = hearth_conversation_lock_shared(lock);
     const int err = hearth_turn_put(job->api->store, turn, &msg);
     return err == HEARTH_OK || fail_store(job, err, session->name, &msg);
 }
@@ -114,7 +115,7 @@ bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *b
         ok = err == HEARTH_OK || fail_store(job, err, name, &msg);
     }
     if (ok && json_array_size(items) > 0) {
-        ok = put_items(job, &session, json_incref(items), &turn);
+        ok = put_items(job, &session, NULL, json_incref(items), &turn);
     }
     json_decref(items);
     hearth_turn_finish(&turn);
@@ -222,7 +223,8 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
         session.head = job->resolved.stored->line.turns[job->resolved.stored->line.count - 1].id;
     }
     ok =
-        ok && items != NULL && (json_array_size(items) == 0 || put_items(job, &session, json_incref(items), &turn)) &&
+        ok && items != NULL &&
+        (json_array_size(items) == 0 || put_items(job, &session, lock, json_incref(items), &turn)) &&
         (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) || hearth_api_fail_nomem(&job->error));
     hearth_conversation_unlock(&lock);
     json_decref(items);

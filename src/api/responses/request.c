@@ -412,8 +412,11 @@ static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolve
     if (response->locks && !hearth_conversation_lock(job, conversation, &response->lock, error)) {
         return false;
     }
-    return hearth_api_stored_from_session(job, conversation, true, "conversation", out, error) ||
-           (error->status == 404 && hearth_api_fail(error, 404, "conversation_not_found", "conversation",
+    if (hearth_api_stored_from_session(job, conversation, true, "conversation", out, error)) {
+        out->stored->turn.lock = hearth_conversation_lock_shared(response->lock);
+        return true;
+    }
+    return (error->status == 404 && hearth_api_fail(error, 404, "conversation_not_found", "conversation",
                                                     "Conversation with id '%.100s' not found.", conversation));
 }
 

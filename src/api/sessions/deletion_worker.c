@@ -141,6 +141,7 @@ static void *run(void *user) {
         worker->woken = false;
         const bool stopping = worker->stopping;
         pthread_mutex_unlock(&worker->mutex);
+        hearth_session_flush_locks(worker->api->store);
         while (!is_stopping(worker) && hearth_session_store_sweep(worker->api->store, SLICE) >= SLICE) {
         }
         if (!stopping) {

@@ -1,5 +1,5 @@
-/* One response at a time: a response holds its conversation while it runs, in memory. A second one would begin at the
- * same head, and what one of the two says would be lost. */
+/* One response at a time: a response holds its conversation while it runs. A second one would begin at the same head,
+ * and what one of the two says would be lost. It is held in memory, and where boxes share a database by that, too. */
 #include "api/stored_turns.h"
 
 #include <pthread.h>
@@ -8,13 +8,20 @@
 
 struct hearth_conversation_lock {
     struct hearth_conversation_lock *next;
-    const struct hearth_api *api;
+    struct hearth_api *api;
+    struct hearth_session_lock shared;
     struct hearth_digest owner;
     char name[];
 };
 
 static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct hearth_conversation_lock *locks;
+
+static bool fail_locked(struct hearth_api_error *error) {
+    return hearth_api_fail(error, 409, "conversation_locked", "conversation",
+                           "Another process is currently operating on this conversation. Please retry in a few "
+                           "seconds.");
+}
 
 bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
                               struct hearth_api_error *error) {
@@ -39,16 +46,28 @@ bool hearth_conversation_lock(const struct hearth_job *job, const char *name, st
     pthread_mutex_unlock(&locks_mutex);
     if (at != NULL) {
         free(lock);
-        return hearth_api_fail(error, 409, "conversation_locked", "conversation",
-                               "Another process is currently operating on this conversation. Please retry in a few "
-                               "seconds.");
+        return fail_locked(error);
+    }
+    lock->shared = (struct hearth_session_lock){.token = 0};
+    const int taken = hearth_session_lock(job->api->store, job->owner, name, &lock->shared);
+    if (taken <= 0) {
+        hearth_conversation_unlock(out);
+        return taken == 0 ? fail_locked(error) : hearth_api_fail_err(error, taken, NULL);
     }
     return true;
+}
+
+struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_conversation_lock *lock) {
+    return lock != NULL ? lock->shared : (struct hearth_session_lock){.token = 0};
 }
 
 void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
     if (*lock == NULL) {
         return;
+    }
+    if ((*lock)->shared.token != 0) {
+        hearth_session_unlock((*lock)->api->store, &(*lock)->shared);
+        hearth_api_deletion_worker_wake((*lock)->api->deletion_worker);
     }
     pthread_mutex_lock(&locks_mutex);
     struct hearth_conversation_lock **at = &locks;

@@ -1,0 +1,581 @@
+/* Databases of PostgreSQL servers, by libpq.
+ *
+ * One writer at a time, as with a file: a transaction that writes takes an advisory lock of the schema first, so that
+ * what it reads is what is there when it writes, whatever other servers do. Readers do not wait: a transaction that
+ * reads sees the moment at which it began (REPEATABLE READ). The lock ends with the transaction, and a transaction ends
+ * with its connection; one that stands still is ended by the server (idle_in_transaction_session_timeout).
+ *
+ * Nothing is waited for without an end: connecting, statements and locks have times of their own, at the server and
+ * here. A connection that did not answer in time is closed, since what comes later would be taken for the answer to
+ * the next question. What was open on it (a transaction, a session's locks) is gone with it: `generation` counts
+ * connections, and a lost one is an error of whatever was under way, never repeated here.
+ *
+ * Statements are the kind's, in which ?1 becomes $1; those that differ are in `server_statements`. Each is prepared
+ * with its first use on a connection, with the types of its arguments. Arguments and results are binary. A result is
+ * held whole until its statement is reset.
+ *
+ * The schema holds a table of one row, which says which kind of database it is and how many steps were taken. Steps are
+ * transactions under the writer's lock, as the first one is. */
+#include "session/db_pg.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <libpq-fe.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    TYPE_BYTES = 17,
+    TYPE_NUMBER = 20,
+    TYPE_TEXT = 25,
+    CONNECT_S = 3,           /* for each of its hosts */
+    LATER_MS = 5000,         /* the server's own limit comes first */
+    RETRY_US = 500000,       /* a server that cannot be reached is not asked again before */
+    RETRY_SLOW_US = 5000000, /* one that does not even refuse */
+};
+
+struct hearth_db_server {
+    PGconn *conn; /* NULL: closed */
+    bool in_transaction;
+    int64_t changes;
+    int64_t not_before_us; /* after a failure */
+    bool prepared[HEARTH_DB_STATEMENTS_MAX];
+    struct {
+        PGresult *result;
+        int row;
+    } at[HEARTH_DB_STATEMENTS_MAX];
+};
+
+/* ---- names ---- */
+
+bool hearth_db_is_pg(const char *path) {
+    return path != NULL && (strncmp(path, "postgresql://", 13) == 0 || strncmp(path, "postgres://", 11) == 0);
+}
+
+char *hearth_db_pg_name(const char *url) {
+    static const char *const shown[] = {"user", "host", "port", "dbname"};
+    const char *values[4] = {"", "", "", ""};
+    char *name = NULL;
+    PQconninfoOption *options = PQconninfoParse(url, NULL); /* its complaint could hold the password */
+    for (PQconninfoOption *at = options; at != NULL && at->keyword != NULL; at++) {
+        for (size_t i = 0; i < 4; i++) {
+            values[i] = at->val != NULL && strcmp(at->keyword, shown[i]) == 0 ? at->val : values[i];
+        }
+    }
+    if (options != NULL && asprintf(&name, "postgresql://%s%s%s%s%s/%s", values[0], values[0][0] != '\0' ? "@" : "",
+                                    values[1], values[2][0] != '\0' ? ":" : "", values[2], values[3]) < 0) {
+        name = NULL;
+    }
+    PQconninfoFree(options);
+    return name;
+}
+
+static char *find_setting(PQconninfoOption *options, const char *keyword) {
+    char *value = NULL;
+    for (PQconninfoOption *at = options; at != NULL && at->keyword != NULL; at++) {
+        if (strcmp(at->keyword, keyword) == 0 && at->val != NULL) {
+            value = strdup(at->val);
+        }
+    }
+    PQconninfoFree(options);
+    return value;
+}
+
+char *hearth_db_pg_setting(const char *url, const char *keyword) {
+    char *value = find_setting(PQconninfoParse(url, NULL), keyword);
+    return value != NULL ? value : find_setting(PQconndefaults(), keyword);
+}
+
+/* ---- failures ---- */
+
+static int code_of_state(const char *state) {
+    static const struct {
+        const char *begins;
+        int code;
+    } codes[] = {{"08", HEARTH_DB_LOST},     {"57P0", HEARTH_DB_LOST},     {"25P03", HEARTH_DB_LOST},
+                 {"53300", HEARTH_DB_LOST},  {"53100", HEARTH_DB_NO_ROOM}, {"55P03", HEARTH_DB_SLOW},
+                 {"57014", HEARTH_DB_SLOW},  {"40", HEARTH_DB_CONFLICT},   {"25006", HEARTH_DB_READ_ONLY},
+                 {"28", HEARTH_DB_REFUSED},  {"3D000", HEARTH_DB_REFUSED}, {"42501", HEARTH_DB_REFUSED},
+                 {"42P01", HEARTH_DB_ALIEN}, {"42703", HEARTH_DB_ALIEN}};
+    for (size_t i = 0; state != NULL && i < sizeof codes / sizeof codes[0]; i++) {
+        if (strncmp(state, codes[i].begins, strlen(codes[i].begins)) == 0) {
+            return codes[i].code;
+        }
+    }
+    return HEARTH_DB_OTHER;
+}
+
+/* The first line of what was said. */
+static void keep_reason(struct hearth_db *db, const char *text) {
+    const int len = (int)strcspn(text, "\n");
+    (void)hearth_fail(&db->said, HEARTH_ERR_STORE, "%.*s", len, text);
+}
+
+/* Closes a connection that cannot be used any more. */
+static int lose(struct hearth_db *db, int code, const char *text) {
+    keep_reason(db, text);
+    hearth_db_close(db);
+    return code;
+}
+
+/* The code of a result, which is dropped. */
+static int fail_result(struct hearth_db *db, PGresult *result) {
+    const char *text = result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : NULL;
+    const char *state = result != NULL ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
+    int code = state != NULL ? code_of_state(state) : HEARTH_DB_OTHER;
+    keep_reason(db, text != NULL ? text : PQerrorMessage(db->pg->conn));
+    PQclear(result);
+    if (PQstatus(db->pg->conn) != CONNECTION_OK) {
+        code = HEARTH_DB_LOST;
+    }
+    if (code == HEARTH_DB_LOST) {
+        hearth_db_close(db);
+    }
+    return code;
+}
+
+/* ---- waiting ---- */
+
+/* Until there is something to read, or what is to be written can be. A code. */
+static int wait_for(struct hearth_db *db, bool writes, int64_t until_us) {
+    struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
+    for (;;) {
+        const int64_t left_us = until_us - hearth_clock_us();
+        const int rc = left_us > 0 ? poll(&at, 1, (int)(left_us / 1000) + 1) : 0;
+        if (rc > 0) {
+            return HEARTH_DB_OK;
+        }
+        if (rc == 0) {
+            return lose(db, HEARTH_DB_SLOW, "it did not answer in time");
+        }
+        if (errno != EINTR) {
+            return lose(db, HEARTH_DB_LOST, strerror(errno));
+        }
+    }
+}
+
+static int flush(struct hearth_db *db, int64_t until_us) {
+    int left;
+    while ((left = PQflush(db->pg->conn)) > 0) {
+        const int code = wait_for(db, true, until_us);
+        if (code != HEARTH_DB_OK) {
+            return code;
+        }
+        if (PQconsumeInput(db->pg->conn) == 0) {
+            return lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+        }
+    }
+    return left == 0 ? HEARTH_DB_OK : lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+}
+
+/* The result of what was sent; of several the last one, or the first that failed. */
+static int receive(struct hearth_db *db, bool sent, PGresult **out) {
+    const int64_t until_us = hearth_clock_us() + (int64_t)(db->busy_ms + LATER_MS) * 1000;
+    PGresult *last = NULL;
+    bool failed = false;
+    *out = NULL;
+    if (!sent) {
+        return lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+    }
+    int code = flush(db, until_us);
+    while (code == HEARTH_DB_OK) {
+        while (code == HEARTH_DB_OK && PQisBusy(db->pg->conn) != 0) {
+            code = wait_for(db, false, until_us);
+            if (code == HEARTH_DB_OK && PQconsumeInput(db->pg->conn) == 0) {
+                code = lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+            }
+        }
+        PGresult *result = code == HEARTH_DB_OK ? PQgetResult(db->pg->conn) : NULL;
+        if (result == NULL) {
+            break;
+        }
+        const ExecStatusType status = PQresultStatus(result);
+        if (failed) {
+            PQclear(result);
+            continue;
+        }
+        PQclear(last);
+        last = result;
+        failed = status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK;
+    }
+    if (code != HEARTH_DB_OK) {
+        PQclear(last);
+        return code;
+    }
+    if (last == NULL || failed) {
+        return fail_result(db, last);
+    }
+    *out = last;
+    return HEARTH_DB_OK;
+}
+
+static int64_t number_at(const PGresult *result, int row, int column) {
+    const uint8_t *bytes = (const uint8_t *)PQgetvalue(result, row, column);
+    const int len = PQgetlength(result, row, column);
+    if (PQgetisnull(result, row, column) != 0 || len < 1 || len > 8) {
+        return 0;
+    }
+    uint64_t value = len > 1 && (bytes[0] & 0x80) != 0 ? UINT64_MAX : 0; /* its sign */
+    for (int i = 0; i < len; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return (int64_t)value;
+}
+
+/* ---- SQL by its text ---- */
+
+static int exec(struct hearth_db *db, const char *sql) {
+    PGresult *result;
+    if (db->pg == NULL || db->pg->conn == NULL) {
+        return HEARTH_DB_LOST;
+    }
+    const int code = receive(db, PQsendQuery(db->pg->conn, sql) != 0, &result);
+    PQclear(result);
+    return code;
+}
+
+/* The first column of the first row; 0 for none. */
+static int read_number(struct hearth_db *db, const char *sql, int64_t *out) {
+    PGresult *result;
+    if (db->pg == NULL || db->pg->conn == NULL) {
+        return HEARTH_DB_LOST;
+    }
+    const bool sent = PQsendQueryParams(db->pg->conn, sql, 0, NULL, NULL, NULL, NULL, 1) != 0;
+    const int code = receive(db, sent, &result);
+    *out = code == HEARTH_DB_OK && PQntuples(result) > 0 ? number_at(result, 0, 0) : 0;
+    PQclear(result);
+    return code;
+}
+
+/* ---- transactions ---- */
+
+/* The number of the schema's lock. */
+static int64_t lock_of(const struct hearth_db *db) {
+    return (int64_t)hearth_digest_bytes(db->kind->schema, strlen(db->kind->schema)).lo;
+}
+
+static int begin(struct hearth_db *db, bool write) {
+    char sql[96] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    if (write) { /* the lock first: what is read later is read after it */
+        snprintf(sql, sizeof sql, "BEGIN; SELECT pg_advisory_xact_lock(%lld)", (long long)lock_of(db));
+    }
+    const int code = exec(db, sql);
+    if (db->pg != NULL && db->pg->conn != NULL) {
+        db->pg->in_transaction = code == HEARTH_DB_OK;
+        if (code != HEARTH_DB_OK) {
+            (void)exec(db, "ROLLBACK");
+        }
+    }
+    return code;
+}
+
+static int end(struct hearth_db *db, bool commit) {
+    PGresult *result;
+    if (db->pg == NULL || db->pg->conn == NULL || !db->pg->in_transaction) {
+        return HEARTH_DB_LOST; /* with its connection */
+    }
+    db->pg->in_transaction = false;
+    const int code = receive(db, PQsendQuery(db->pg->conn, commit ? "COMMIT" : "ROLLBACK") != 0, &result);
+    /* A transaction that has failed answers COMMIT with a rollback. */
+    const bool committed = code == HEARTH_DB_OK && (!commit || strcmp(PQcmdStatus(result), "COMMIT") == 0);
+    PQclear(result);
+    return code != HEARTH_DB_OK || committed ? code : HEARTH_DB_CONFLICT;
+}
+
+static bool is_in_transaction(const struct hearth_db *db) {
+    return db->pg != NULL && db->pg->conn != NULL && db->pg->in_transaction;
+}
+
+static int64_t changes(const struct hearth_db *db) {
+    return db->pg != NULL ? db->pg->changes : 0;
+}
+
+/* ---- statements ---- */
+
+static const char *text_of(const struct hearth_db *db, int which) {
+    const char *own = db->kind->server_statements[which];
+    return own != NULL ? own : db->kind->statements[which];
+}
+
+/* ?1 becomes $1. NULL: out of memory. */
+static char *translate(const char *sql) {
+    char *out = strdup(sql);
+    for (char *at = out; at != NULL && *at != '\0'; at++) {
+        *at = *at == '?' ? '$' : *at;
+    }
+    return out;
+}
+
+static int prepare(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count) {
+    static const Oid types[] = {
+        [HEARTH_DB_ARG_NUMBER] = TYPE_NUMBER, [HEARTH_DB_ARG_BYTES] = TYPE_BYTES, [HEARTH_DB_ARG_TEXT] = TYPE_TEXT};
+    Oid oids[HEARTH_DB_ARGS_MAX];
+    char name[16], *sql = translate(text_of(db, which));
+    PGresult *result;
+    if (sql == NULL) {
+        return HEARTH_DB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        oids[i] = types[args[i].type];
+    }
+    snprintf(name, sizeof name, "s%d", which);
+    const int code = receive(db, PQsendPrepare(db->pg->conn, name, sql, (int)count, oids) != 0, &result);
+    PQclear(result);
+    free(sql);
+    if (code == HEARTH_DB_OK) {
+        db->pg->prepared[which] = true;
+    }
+    return code;
+}
+
+static bool send(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count) {
+    const char *values[HEARTH_DB_ARGS_MAX];
+    int lengths[HEARTH_DB_ARGS_MAX], formats[HEARTH_DB_ARGS_MAX];
+    uint8_t numbers[HEARTH_DB_ARGS_MAX][8];
+    char name[16];
+    for (size_t i = 0; i < count; i++) {
+        const struct hearth_db_value *arg = &args[i];
+        for (int byte = 0; byte < 8; byte++) {
+            numbers[i][byte] = (uint8_t)((uint64_t)arg->number >> (56 - 8 * byte));
+        }
+        const bool number = arg->type == HEARTH_DB_ARG_NUMBER;
+        values[i] = arg->is_null ? NULL : number ? (const char *)numbers[i] : arg->bytes;
+        lengths[i] = number ? 8 : arg->len <= INT_MAX ? (int)arg->len : -1;
+        formats[i] = 1;
+        if (lengths[i] < 0) {
+            return false;
+        }
+    }
+    snprintf(name, sizeof name, "s%d", which);
+    return PQsendQueryPrepared(db->pg->conn, name, (int)count, values, lengths, formats, 1) != 0;
+}
+
+static void reset(struct hearth_db *db, int which) {
+    if (db->pg != NULL) {
+        PQclear(db->pg->at[which].result);
+        db->pg->at[which].result = NULL;
+    }
+}
+
+static int stand(struct hearth_db *db, int which) {
+    if (db->pg->at[which].row < PQntuples(db->pg->at[which].result)) {
+        return 1;
+    }
+    reset(db, which);
+    return 0;
+}
+
+static int query(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count) {
+    PGresult *result;
+    if (db->pg == NULL || db->pg->conn == NULL) {
+        return hearth_db_fail(db, HEARTH_DB_LOST);
+    }
+    reset(db, which);
+    int code = db->pg->prepared[which] ? HEARTH_DB_OK : prepare(db, which, args, count);
+    code = code == HEARTH_DB_OK ? receive(db, send(db, which, args, count), &result) : code;
+    if (code != HEARTH_DB_OK) {
+        return hearth_db_fail(db, code);
+    }
+    if (strncmp(PQcmdStatus(result), "SELECT", 6) != 0) {
+        db->pg->changes += strtoll(PQcmdTuples(result), NULL, 10);
+    }
+    db->pg->at[which].result = result;
+    db->pg->at[which].row = 0;
+    return stand(db, which);
+}
+
+static int next(struct hearth_db *db, int which) {
+    if (db->pg == NULL || db->pg->at[which].result == NULL) {
+        return hearth_db_fail(db, HEARTH_DB_LOST);
+    }
+    db->pg->at[which].row++;
+    return stand(db, which);
+}
+
+static bool column_is_null(const struct hearth_db *db, int which, int column) {
+    return PQgetisnull(db->pg->at[which].result, db->pg->at[which].row, column) != 0;
+}
+
+static int64_t column_number(const struct hearth_db *db, int which, int column) {
+    return number_at(db->pg->at[which].result, db->pg->at[which].row, column);
+}
+
+static const void *column_bytes(const struct hearth_db *db, int which, int column, size_t *len) {
+    const PGresult *result = db->pg->at[which].result;
+    const int row = db->pg->at[which].row;
+    *len = (size_t)PQgetlength(result, row, column);
+    return PQgetisnull(result, row, column) != 0 ? NULL : PQgetvalue(result, row, column);
+}
+
+static const char *column_text(const struct hearth_db *db, int which, int column) {
+    size_t len;
+    return column_bytes(db, which, column, &len); /* libpq puts a NUL behind it */
+}
+
+/* ---- opening ---- */
+
+/* What it says beside answers is not printed. */
+static void ignore(void *user, const char *text) {
+    (void)user;
+    (void)text;
+}
+
+static int connect_to(struct hearth_db *db) {
+    char seconds[16];
+    const char *keys[] = {"connect_timeout", "keepalives_idle",           "keepalives_interval", "keepalives_count",
+                          "dbname",          "fallback_application_name", "client_encoding",     NULL};
+    const char *values[] = {seconds, "10", "5", "3", db->path, "hearth", "UTF8", NULL};
+    const int64_t began_us = hearth_clock_us();
+    if (began_us < db->pg->not_before_us) {
+        return HEARTH_DB_LOST; /* `said` is of the last attempt */
+    }
+    snprintf(seconds, sizeof seconds, "%d", CONNECT_S);
+    db->pg->conn = PQconnectdbParams(keys, values, 1);
+    if (db->pg->conn == NULL) {
+        return HEARTH_DB_NO_MEMORY;
+    }
+    if (PQstatus(db->pg->conn) == CONNECTION_OK && PQsetnonblocking(db->pg->conn, 1) == 0) {
+        (void)PQsetNoticeProcessor(db->pg->conn, ignore, NULL);
+        db->pg->not_before_us = 0;
+        db->generation++;
+        return HEARTH_DB_OK;
+    }
+    const int64_t now_us = hearth_clock_us();
+    const bool slow = now_us - began_us > RETRY_US;
+    db->pg->not_before_us = now_us + (slow ? RETRY_SLOW_US : RETRY_US);
+    return lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+}
+
+static int apply_settings(struct hearth_db *db) {
+    char sql[800];
+    snprintf(sql, sizeof sql,
+             "SET statement_timeout = %d; SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d;"
+             "SET search_path = %s; SET client_min_messages = warning;"
+             /* a box that has vanished without a word loses its locks soon */
+             "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
+             /* what is acknowledged is on its disk; stronger settings of the server's stay */
+             "SELECT set_config('synchronous_commit', 'on', false)"
+             " WHERE current_setting('synchronous_commit') = 'off'",
+             db->busy_ms, db->busy_ms, db->busy_ms + LATER_MS, db->kind->schema);
+    return exec(db, sql);
+}
+
+/* In a transaction. The steps that were taken: -1 where nothing is yet. */
+static int find_version(struct hearth_db *db, int64_t *version) {
+    char sql[160];
+    int64_t there = 0, application = 0;
+    *version = -1;
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = '%s'", db->kind->schema);
+    int code = read_number(db, sql, &there);
+    if (code != HEARTH_DB_OK || there == 0) {
+        return code;
+    }
+    code = read_number(db, "SELECT application FROM steps", &application);
+    code = code == HEARTH_DB_OK ? read_number(db, "SELECT taken FROM steps", version) : code;
+    return code == HEARTH_DB_OK && application != db->kind->application  ? HEARTH_DB_ALIEN
+           : code == HEARTH_DB_OK && *version > db->kind->server_version ? HEARTH_DB_NEWER
+                                                                         : code;
+}
+
+static int make_schema(struct hearth_db *db) {
+    char sql[256];
+    snprintf(sql, sizeof sql,
+             "CREATE SCHEMA IF NOT EXISTS %s; CREATE TABLE steps (application BIGINT NOT NULL, taken BIGINT NOT NULL);"
+             "INSERT INTO steps VALUES (%d, 0)",
+             db->kind->schema, db->kind->application);
+    return exec(db, sql);
+}
+
+static int take_step(struct hearth_db *db, int64_t *version) {
+    char sql[64];
+    int code = begin(db, true);
+    if (code != HEARTH_DB_OK) {
+        return code;
+    }
+    code = find_version(db, version); /* another server may have been faster */
+    if (code == HEARTH_DB_OK && *version < 0) {
+        code = make_schema(db);
+        *version = 0;
+    }
+    if (code == HEARTH_DB_OK && *version < db->kind->server_version) {
+        snprintf(sql, sizeof sql, "UPDATE steps SET taken = %lld", (long long)*version + 1);
+        code = exec(db, db->kind->server_steps[*version]);
+        code = code == HEARTH_DB_OK ? exec(db, sql) : code;
+        *version += 1;
+    }
+    const int ended = end(db, code == HEARTH_DB_OK);
+    return code == HEARTH_DB_OK ? ended : code;
+}
+
+static int open_server(struct hearth_db *db, struct hearth_errmsg *reason) {
+    int64_t version = -1;
+    HEARTH_ASSERT(db->kind->schema != NULL);
+    db->pg = db->pg != NULL ? db->pg : calloc(1, sizeof *db->pg);
+    if (db->pg == NULL) {
+        return HEARTH_DB_NO_MEMORY;
+    }
+    int code = connect_to(db);
+    code = code == HEARTH_DB_OK ? apply_settings(db) : code;
+    code = code == HEARTH_DB_OK ? find_version(db, &version) : code;
+    while (code == HEARTH_DB_OK && version < db->kind->server_version) {
+        code = take_step(db, &version);
+    }
+    if (hearth_db_is_outage(code)) {
+        (void)hearth_fail(reason, HEARTH_ERR_STORE, "%s", db->said.text);
+    }
+    return code;
+}
+
+static void close_server(struct hearth_db *db) {
+    if (db->pg == NULL) {
+        return;
+    }
+    for (int i = 0; i < HEARTH_DB_STATEMENTS_MAX; i++) {
+        reset(db, i);
+        db->pg->prepared[i] = false;
+    }
+    PQfinish(db->pg->conn);
+    db->pg->conn = NULL;
+    db->pg->in_transaction = false;
+}
+
+static void finish_server(struct hearth_db *db) {
+    close_server(db);
+    free(db->pg);
+    db->pg = NULL;
+}
+
+static bool is_open(const struct hearth_db *db) {
+    return db->pg != NULL && db->pg->conn != NULL;
+}
+
+/* Between statements a server says nothing, but that it ends. */
+static bool is_lost(const struct hearth_db *db) {
+    struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = POLLIN};
+    return poll(&at, 1, 0) > 0 && (PQconsumeInput(db->pg->conn) == 0 || PQstatus(db->pg->conn) != CONNECTION_OK ||
+                                   (poll(&at, 1, 0) > 0 && PQconsumeInput(db->pg->conn) == 0));
+}
+
+const struct hearth_db_driver hearth_db_pg = {.open = open_server,
+                                              .close = close_server,
+                                              .finish = finish_server,
+                                              .is_open = is_open,
+                                              .has_moved = is_lost,
+                                              .query = query,
+                                              .next = next,
+                                              .reset = reset,
+                                              .is_null = column_is_null,
+                                              .number = column_number,
+                                              .bytes = column_bytes,
+                                              .text = column_text,
+                                              .exec = exec,
+                                              .read_number = read_number,
+                                              .begin = begin,
+                                              .end = end,
+                                              .is_in_transaction = is_in_transaction,
+                                              .changes = changes};
