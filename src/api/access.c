@@ -287,7 +287,9 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->reason = receipt->reason;
     report->missing = receipt->missing;
     report->disk_bytes = disk_budget(api);
-    report->snapshot_interval = hearth_caps_needs_snapshot(&api->engine->caps) ? api->snapshot_interval : 0;
+    const struct hearth_caps *caps = &api->engine->caps;
+    report->snapshot_interval =
+        hearth_caps_needs_snapshot(caps) && caps->window_tokens == 0 ? api->snapshot_interval : 0;
     report->prefill_us_per_token = api->prefill_us_per_token;
     report->token_bytes = api->engine->caps.page_bytes_per_token;
 }

@@ -53,11 +53,13 @@ static void wake_behind(struct hearth_cache *cache, const struct hearth_page *pa
 
 static bool sensible(const struct hearth_cache *cache, const struct hearth_record *record) {
     bool page = record->kind == HEARTH_RECORD_PAGE;
+    int32_t window = cache->engine->caps.window_tokens;
     bool stateful = !page || hearth_caps_has_pages(&cache->engine->caps);
     return (record->state_bytes > 0) == stateful && record->base_pos % cache->tree.page_tokens == 0 &&
            record->base_pos < record->p1 && record->p1 - record->base_pos <= cache->tree.page_tokens &&
-           record->base_pos <= record->p0 && (page ? record->p0 < record->p1 : record->p0 == record->p1) &&
-           (page || record->label < HEARTH_SNAPSHOT_KINDS);
+           record->base_pos <= record->p0 && record->p0 <= record->p1 &&
+           (page ? record->p0 < record->p1
+                 : record->p1 - record->p0 <= (window > 0 ? window + 1 : 0) && record->label < HEARTH_SNAPSHOT_KINDS);
 }
 
 /* ---- places ---- */
@@ -109,11 +111,18 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
 static struct hearth_page *place_snapshot(struct hearth_cache *cache, const struct hearth_path *path,
                                           const struct hearth_record *record) {
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, record->p1);
+    int32_t p0 = record->p0 < record->p1 ? record->p0 : record->p1 - cache->engine->caps.window_tokens;
+    p0 = p0 > 0 ? p0 : 0;
     if (!snapshot || snapshot->pos != record->p1) {
         snapshot =
             hearth_tree_add_snapshot(&cache->tree, path, record->p1, NULL, (enum hearth_snapshot_kind)record->label);
+        if (!snapshot) {
+            return NULL;
+        }
+        snapshot->p0 = p0;
     }
-    if (!snapshot) {
+    if (snapshot->p0 != p0) {
+        hearth_duplicate_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0, record->p1);
         return NULL;
     }
     size_t before = hearth_cache_item_bytes(&snapshot->item);

@@ -68,7 +68,7 @@ void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_c
     }
     const struct hearth_page *page =
         item->is_snapshot ? hearth_cache_item_snapshot(item)->page : hearth_cache_item_page(item);
-    int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
+    int32_t p1 = item->is_snapshot ? hearth_cache_item_snapshot(item)->pos : page->p0 + page->len;
     hearth_duplicate_add(cache, copy->link.key, kind_of(item), hearth_tree_base(&cache->tree, page),
                          hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
 }
@@ -193,7 +193,7 @@ bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *ite
 
 static size_t state_bytes(const struct hearth_cache *cache, struct hearth_cache_item *item) {
     if (item->is_snapshot) {
-        return cache->engine->caps.snapshot_bytes;
+        return hearth_snapshot_state_bytes(&cache->engine->caps, hearth_cache_item_snapshot(item));
     }
     const struct hearth_page *page = hearth_cache_item_page(item);
     return (size_t)(page->p0 + page->len - item->copy.p0) * cache->engine->caps.page_bytes_per_token;
@@ -214,15 +214,15 @@ static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *it
 }
 
 size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
-                           struct hearth_snapshot *snapshot, size_t limit_bytes) {
+                           struct hearth_snapshot *const *snapshots, size_t count, size_t limit_bytes) {
     size_t awaited = 0, on_way_bytes = 0;
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
         if (hearth_path_end(path, i) > from) {
             awaited += fetch_one(cache, &path->pages[i]->item, &on_way_bytes, limit_bytes);
         }
     }
-    if (snapshot) {
-        awaited += fetch_one(cache, &snapshot->item, &on_way_bytes, limit_bytes);
+    for (size_t i = 0; i < count; i++) {
+        awaited += fetch_one(cache, &snapshots[i]->item, &on_way_bytes, limit_bytes);
     }
     return awaited;
 }
@@ -234,8 +234,11 @@ static size_t missing(struct hearth_cache *cache, struct hearth_cache_item *item
 }
 
 size_t hearth_copies_missing(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
-                             struct hearth_snapshot *snapshot) {
-    size_t bytes = snapshot ? missing(cache, &snapshot->item) : 0;
+                             struct hearth_snapshot *const *snapshots, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += missing(cache, &snapshots[i]->item);
+    }
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
         bytes += hearth_path_end(path, i) > from ? missing(cache, &path->pages[i]->item) : 0;
     }
@@ -261,11 +264,11 @@ void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot 
 }
 
 void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,
-                         const struct hearth_snapshot *snapshot) {
+                         struct hearth_snapshot *const *snapshots, size_t count) {
     if (!cache->backing) {
         return;
     }
-    struct hearth_backing_touch *touches = calloc(path->n + 1, sizeof *touches);
+    struct hearth_backing_touch *touches = calloc(path->n + count + 1, sizeof *touches);
     size_t n = 0;
     for (size_t i = 0; touches && i < path->n && path->pages[i]->p0 < resume; i++) {
         const struct hearth_copy *copy = &path->pages[i]->item.copy;
@@ -274,9 +277,12 @@ void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *p
             touches[n++] = (struct hearth_backing_touch){.name = copy->link.key, .pos = end < resume ? end : resume};
         }
     }
-    if (touches && snapshot && snapshot->item.copy.state == HEARTH_COPY_THERE) {
-        touches[n++] = (struct hearth_backing_touch){
-            .name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = snapshot->superseded};
+    for (size_t i = 0; touches && i < count; i++) {
+        const struct hearth_snapshot *snapshot = snapshots[i];
+        if (snapshot->item.copy.state == HEARTH_COPY_THERE) {
+            touches[n++] = (struct hearth_backing_touch){
+                .name = snapshot->item.copy.link.key, .pos = resume, .superseded = snapshot->superseded};
+        }
     }
     if (n > 0) {
         cache->backing->ops->touch(cache->backing, touches, n);

@@ -41,23 +41,23 @@ void hearth_copy_reject(struct hearth_cache *cache, struct hearth_cache_item *it
 bool hearth_copy_lacks_blob(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 /* Asks for an item with its state only in the backing tier. False: it cannot be had. */
 bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *item);
-/* Asks for what [from, to) of the path and the snapshot (or NULL) need, as far as `limit_bytes` on their way allow.
- * Returns how many items have been asked for and have not come. */
+/* Asks for what [from, to) of the path and the snapshots need, as far as `limit_bytes` on their way allow. Returns how
+ * many items have been asked for and have not come. */
 size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
-                           struct hearth_snapshot *snapshot, size_t limit_bytes);
+                           struct hearth_snapshot *const *snapshots, size_t count, size_t limit_bytes);
 
 /* As hearth_cache_seek(), of tokens behind a root. */
 uint64_t hearth_cache_seek_from(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
                                 size_t n);
 
-/* How many bytes of [from, to) of the path and of the snapshot (or NULL) are not in RAM. What is, is taken for having
+/* How many bytes of [from, to) of the path and of the snapshots are not in RAM. What is, is taken for having
  * been there all the time: it was read when nothing waited for it. */
 size_t hearth_copies_missing(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
-                             struct hearth_snapshot *snapshot);
+                             struct hearth_snapshot *const *snapshots, size_t count);
 
-/* The path was used up to `resume`, with this snapshot (or NULL). */
+/* The path was used up to `resume`, with these snapshots. */
 void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,
-                         const struct hearth_snapshot *snapshot);
+                         struct hearth_snapshot *const *snapshots, size_t count);
 /* A later reply of its conversation has made the snapshot less likely to be asked for. */
 void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 /* Tells the tier so, when the copy is there. */

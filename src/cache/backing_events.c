@@ -21,9 +21,13 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
     }
     size_t before = hearth_cache_item_bytes(item);
     size_t need = event->bytes.len + HEARTH_BLOB_OVERHEAD_BYTES;
-    const struct hearth_page *page = hearth_cache_item_page(item);
+    struct hearth_page *page =
+        item->is_snapshot ? hearth_cache_item_snapshot(item)->page : hearth_cache_item_page(item);
+    /* Room is made of pages, too, and they take their snapshots with them. */
+    hearth_cache_store_pin(cache, &page->item);
     bool room = item->is_snapshot ? hearth_cache_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
                                   : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
+    hearth_cache_store_unpin(cache, &page->item);
     if (!room && !cache->restoring) {
         return;
     }

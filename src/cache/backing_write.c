@@ -67,13 +67,19 @@ void hearth_copy_put_page(struct hearth_cache *cache, struct hearth_page *page) 
     put(cache, &page->item, &record, page->item.blob, page->old ? &page->old->name : NULL);
 }
 
+/* A window that is whole at its position is written like any other snapshot. */
+static bool is_whole(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
+    const int32_t from = snapshot->pos - cache->engine->caps.window_tokens;
+    return snapshot->p0 == (from > 0 ? from : 0) || snapshot->p0 == snapshot->pos;
+}
+
 void hearth_copy_put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     struct hearth_record record = {
         .kind = HEARTH_RECORD_SNAPSHOT,
         .label = (uint8_t)snapshot->kind,
         .base = hearth_tree_base(&cache->tree, snapshot->page),
         .base_pos = hearth_tree_block_start(&cache->tree, snapshot->pos),
-        .p0 = snapshot->pos,
+        .p0 = is_whole(cache, snapshot) ? snapshot->pos : snapshot->p0,
         .p1 = snapshot->pos,
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, snapshot->page, snapshot->pos),
     };
@@ -94,6 +100,7 @@ static bool worth_writing(const struct hearth_snapshot *snapshot, const struct h
     case HEARTH_SNAPSHOT_HEAD:
     case HEARTH_SNAPSHOT_MARK: return came_from == HEARTH_FROM_NOTHING;
     case HEARTH_SNAPSHOT_DIVERGENCE:
+    case HEARTH_SNAPSHOT_WINDOW:
     case HEARTH_SNAPSHOT_INTERVAL: return true;
     }
     return true;

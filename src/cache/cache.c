@@ -174,6 +174,7 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
         .live_count = live_count,
         .caps = &cache->engine->caps,
         .costs = &cache->costs,
+        .page_tokens = cache->tree.page_tokens,
         .now_us = cache->engine->ops->now_us(cache->engine),
         .cache_off = prompt->cache_off,
     };
@@ -216,13 +217,15 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
     }
     const struct hearth_caps *caps = &cache->engine->caps;
     size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
-    const struct hearth_snapshot *snapshot = plan->snapshot;
-    size_t pages_budget, snapshots_budget;
+    size_t snapshot_bytes = 0, pages_budget, snapshots_budget;
+    for (size_t i = 0; i < plan->piece_count; i++) {
+        snapshot_bytes += plan->pieces[i]->item.blob ? 0 : hearth_snapshot_state_bytes(caps, plan->pieces[i]);
+    }
     hearth_cache_budget(cache, &pages_budget, &snapshots_budget);
-    bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < snapshots_budget) &&
+    bool fits = (snapshot_bytes == 0 || snapshot_bytes < snapshots_budget) &&
                 (!hearth_caps_has_pages(caps) || page_bytes < pages_budget / 4 * 3);
-    return fits &&
-           hearth_copies_fetch(cache, &plan->path, plan->live_tokens, plan->resume, plan->snapshot, SIZE_MAX) > 0;
+    return fits && hearth_copies_fetch(cache, &plan->path, plan->live_tokens, plan->resume, plan->pieces,
+                                       plan->piece_count, SIZE_MAX) > 0;
 }
 
 bool hearth_cache_fetching(const struct hearth_plan *plan) {
@@ -232,11 +235,16 @@ bool hearth_cache_fetching(const struct hearth_plan *plan) {
             return true;
         }
     }
-    return stored && plan->snapshot && plan->snapshot->item.copy.reading;
+    for (size_t i = 0; i < plan->piece_count; i++) {
+        if (plan->pieces[i]->item.copy.reading) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool hearth_cache_fetched_remote(const struct hearth_plan *plan) {
-    const struct hearth_cache_item *item = plan->snapshot ? &plan->snapshot->item : NULL;
+    const struct hearth_cache_item *item = plan->piece_count > 0 ? &plan->pieces[plan->piece_count - 1]->item : NULL;
     for (size_t i = 0; !item && i < plan->path.n; i++) {
         const struct hearth_page *page = plan->path.pages[i];
         item = hearth_path_end(&plan->path, i) >= plan->resume ? &page->item : NULL;
@@ -254,7 +262,12 @@ bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_p
             return false;
         }
     }
-    return !plan->snapshot || plan->snapshot->item.blob;
+    for (size_t i = 0; i < plan->piece_count; i++) {
+        if (!plan->pieces[i]->item.blob) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,

@@ -141,6 +141,11 @@ enum hearth_capture {
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages);
 /* Stores at most `pages` pages of a sequence that goes on, so that less is left to do when it ends. */
 void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages);
+/* Where the model has a sliding window: whether a page has been filled since the last call, and storing it with its
+ * window, which the engine soon drops. To be asked after each decode; a page that is never stored so cannot be resumed
+ * inside, nor behind it for as long as a window is. */
+bool hearth_cache_window_due(const struct hearth_cache *cache, const struct hearth_live *live);
+void hearth_cache_capture_window(struct hearth_cache *cache, struct hearth_live *live);
 /* True when hearth_cache_capture has something to do. */
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
 

@@ -4,14 +4,18 @@
  * last known page grows when it was captured short, then new pages follow. Snapshots that were taken on the way are
  * attached, and one is taken at the end.
  *
+ * Of a sliding window each block's part is stored behind its pages, while the sequence holds it (cache/window.c).
+ *
  * Where there is a backing tier, a capture that has ended puts what the tier lacks of the path.
  *
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
 #include "cache/backing.h"
 #include "cache/talk.h"
+#include "cache/window.h"
 
 #include "base/prefault.h"
 
+#include <limits.h>
 #include <math.h>
 
 /* ---- pages ---- */
@@ -140,6 +144,10 @@ static bool store_page(struct hearth_cache *cache, struct hearth_live *live, str
 
 /* ---- snapshots ---- */
 
+static bool has_window(const struct hearth_cache *cache) {
+    return cache->engine->caps.window_tokens > 0;
+}
+
 #define HEAD_ROOM 8 /* snapshots that the budget has room for when there are some in a head */
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
@@ -168,6 +176,10 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
         hearth_ram_drop(cache->ram, blob);
         return;
     }
+    if (has_window(cache)) {
+        const int32_t window = cache->engine->caps.window_tokens;
+        snapshot->p0 = pos > window ? pos - window : 0;
+    }
     if (kind == HEARTH_SNAPSHOT_REPLY_END) {
         supersede(cache, path, pos);
     }
@@ -178,7 +190,8 @@ static void attach_pending(struct hearth_cache *cache, struct hearth_live *live,
     for (int i = 0; i < live->snapshot_count; i++) {
         struct hearth_live_snapshot *pending = &live->snapshots[i];
         cache->snapshots.used_bytes -= hearth_blob_bytes(pending->blob);
-        if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos)) {
+        if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos) &&
+            !(has_window(cache) && hearth_window_covers(cache, path, pending->pos))) {
             attach(cache, path, pending->pos, pending->blob, pending->kind);
         } else {
             hearth_ram_drop(cache->ram, pending->blob);
@@ -214,6 +227,10 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
         cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM) {
         return false;
     }
+    /* A window is stored wherever it is computed; only what others wait for is needed before. */
+    if (has_window(cache) && kind != HEARTH_SNAPSHOT_DIVERGENCE) {
+        return false;
+    }
     if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos) {
         return false;
     }
@@ -247,11 +264,15 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
     int32_t n = (int32_t)live->tokens.n;
+    enum hearth_snapshot_kind kind = live->prefetched ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END;
     attach_pending(cache, live, path);
-    if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
+    if (whole && n > 0 && has_window(cache)) {
+        hearth_window_store_end(cache, live, path, kind);
+    } else if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) &&
+               !hearth_tree_has_snapshot(path, n)) {
         struct hearth_blob *blob = export_here(cache, live);
         if (blob) {
-            attach(cache, path, n, blob, live->prefetched ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
+            attach(cache, path, n, blob, kind);
         }
     }
     live->dirty = false;
@@ -276,10 +297,10 @@ static void leave_unstored(struct hearth_cache *cache, const struct hearth_live 
     hearth_ghost_leave(tail, &ghost, NULL);
 }
 
-/* `ahead`: the sequence goes on, so that what belongs to its end is left alone. */
-static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_live *live, int pages, bool ahead) {
+/* At most `pages` pages of [0, n). `ahead`: the sequence goes on, so that what belongs to its end is left alone. */
+static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_live *live, int32_t n, int pages,
+                                   bool ahead) {
     struct hearth_path *path = &cache->scratch;
-    int32_t n = (int32_t)live->tokens.n;
     if (!hearth_cache_capture_pending(cache, live)) {
         live->dirty = false;
         return HEARTH_CAPTURE_DONE;
@@ -299,6 +320,9 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0) {
         ok = store_page(cache, live, path);
+    }
+    if (has_window(cache)) {
+        hearth_window_store(cache, live, path, n);
     }
     cache->newcomer = INFINITY;
     if (!ok) { /* what is there goes to the backing tier, and makes room when it has been written */
@@ -328,9 +352,20 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
 }
 
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
-    return capture(cache, live, pages, false);
+    return capture(cache, live, (int32_t)live->tokens.n, pages, false);
 }
 
 void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages) {
-    (void)capture(cache, live, pages, true);
+    (void)capture(cache, live, (int32_t)live->tokens.n, pages, true);
+}
+
+bool hearth_cache_window_due(const struct hearth_cache *cache, const struct hearth_live *live) {
+    const int32_t page = cache->tree.page_tokens;
+    return has_window(cache) && hearth_cache_stores(cache) && (int32_t)live->tokens.n / page > live->windowed / page;
+}
+
+void hearth_cache_capture_window(struct hearth_cache *cache, struct hearth_live *live) {
+    const int32_t n = (int32_t)live->tokens.n / cache->tree.page_tokens * cache->tree.page_tokens;
+    live->windowed = n;
+    (void)capture(cache, live, n, INT_MAX, true);
 }

@@ -232,11 +232,20 @@ static bool read_head(struct hearth_cache *cache, struct hearth_head *head) {
         return false;
     }
     const bool needs = hearth_caps_needs_snapshot(&cache->engine->caps);
-    struct hearth_snapshot *snapshot = needs ? hearth_path_snapshot(path, path->matched) : NULL;
-    const int32_t end = needs ? (snapshot ? snapshot->pos : 0) : hearth_cache_store_usable(cache, path);
-    const size_t bytes = hearth_copies_missing(cache, path, 0, end, snapshot);
+    const int32_t window = cache->engine->caps.window_tokens, page = cache->tree.page_tokens;
+    struct hearth_snapshot *snapshots[HEARTH_PIECES_MAX];
+    size_t count = needs ? hearth_path_cover(path, path->matched, window, page, snapshots) : 0;
+    struct hearth_snapshot *last = needs && count == 0 ? hearth_path_snapshot(path, path->matched) : NULL;
+    if (last) {
+        count = hearth_path_cover(path, last->pos, window, page, snapshots);
+    }
+    const int32_t end = !needs      ? hearth_cache_store_usable(cache, path)
+                        : last      ? (count > 0 ? last->pos : 0)
+                        : count > 0 ? path->matched
+                                    : 0;
+    const size_t bytes = hearth_copies_missing(cache, path, 0, end, snapshots, count);
     if (bytes > 0 && fits(cache, bytes) && head->tries++ <= (uint32_t)path->n + 1 &&
-        hearth_copies_fetch(cache, path, 0, end, snapshot, WINDOW_BYTES) > 0) {
+        hearth_copies_fetch(cache, path, 0, end, snapshots, count, WINDOW_BYTES) > 0) {
         return true;
     }
     if (end > 0 && head->tries > 0) {

@@ -76,6 +76,7 @@ void hearth_live_truncate(struct hearth_cache *cache, struct hearth_live *live, 
         live->tokens.n = (size_t)n;
     }
     select_pins(live, 0, n);
+    live->windowed = live->windowed < n ? live->windowed : n;
     live->expected_until_us = 0;
     live->dirty = live->snapshot_count > 0;
 }

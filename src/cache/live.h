@@ -47,6 +47,7 @@ struct hearth_live {
     int64_t used_us;               /* when it was last used, for choosing a victim */
     struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
     int snapshot_count;                      /* ascending by pos */
+    int32_t windowed;                        /* what was computed before is stored with its window, or was refused */
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of what is not stored yet */
     int pin_count;
     bool prefetched;           /* it ends with a prompt that was computed ahead, or with a part of it */

@@ -7,6 +7,9 @@
 
 struct hearth_page;
 
+/* Most pieces of a window that are imported for a prompt (cache/tree.h: hearth_path_cover()). */
+#define HEARTH_PIECES_MAX 96
+
 /* The pages that a token list runs through: pages[i] is used for [pages[i]->p0, end of i), where the end is the next
  * page's p0, or `matched` for the last one. Reused between matches; finish it once. */
 struct hearth_path {

@@ -14,7 +14,6 @@ struct resume_option {
     int source;
     int32_t resume;
     int32_t live_tokens;
-    struct hearth_snapshot *snapshot;
     const struct hearth_live_snapshot *pending;
     double cost_us;
 };
@@ -45,10 +44,10 @@ static double page_us(const struct hearth_plan_input *in, const struct hearth_pa
                                    1);
 }
 
-static double stored_snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
-    return snapshot->item.blob
-               ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
-               : hearth_costs_backing_us(in->costs, snapshot->item.copy.remote, in->caps->snapshot_bytes, 1);
+static double snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
+    size_t bytes = hearth_snapshot_state_bytes(in->caps, snapshot);
+    return snapshot->item.blob ? hearth_costs_restore_us(in->costs, bytes, 1)
+                               : hearth_costs_backing_us(in->costs, snapshot->item.copy.remote, bytes, 1);
 }
 
 /* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
@@ -125,25 +124,36 @@ static void offer_live(struct planner *p, int live, int32_t common) {
 /* The cheapest of the places in the tree, before it is compared with the rest. */
 struct resume_place {
     int32_t resume; /* 0: none */
-    struct hearth_snapshot *snapshot;
     double restore_us, cost_us;
 };
 
-static void consider(struct planner *p, struct resume_place *best, int32_t resume, struct hearth_snapshot *snapshot,
-                     double restore_us) {
+static void consider(struct planner *p, struct resume_place *best, int32_t resume, double restore_us) {
     double cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - resume);
     if (resume > p->reachable) {
         p->reachable = resume;
     }
     if (best->resume == 0 || cost_us < best->cost_us) {
-        *best =
-            (struct resume_place){.resume = resume, .snapshot = snapshot, .restore_us = restore_us, .cost_us = cost_us};
+        *best = (struct resume_place){.resume = resume, .restore_us = restore_us, .cost_us = cost_us};
+    }
+}
+
+/* A place where snapshots are needed, with what the pages up to there cost. */
+static void consider_completed(struct planner *p, struct resume_place *best, int32_t resume, double pages_us) {
+    const struct hearth_plan_input *in = p->in;
+    struct hearth_snapshot *pieces[HEARTH_PIECES_MAX];
+    size_t n = hearth_path_cover(in->path, resume, in->caps->window_tokens, in->page_tokens, pieces);
+    double us = pages_us;
+    for (size_t i = 0; i < n; i++) {
+        us += snapshot_us(in, pieces[i]);
+    }
+    if (n > 0) {
+        consider(p, best, resume, us);
     }
 }
 
 /* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. Every page's end, or every
- * snapshot, is a place to resume at: behind one that is slow to read, computing may be faster. What the pages cost adds
- * up from the root on, so each is looked at once. */
+ * snapshot, is a place to resume at, with a window either: behind one that is slow to read, computing may be faster.
+ * What the pages cost adds up from the root on, so each is looked at once. */
 static void offer_stored(struct planner *p) {
     const struct hearth_plan_input *in = p->in;
     const struct hearth_caps *caps = in->caps;
@@ -158,11 +168,13 @@ static void offer_stored(struct planner *p) {
             us += page_us(in, page);
         }
         if (!snapshots) {
-            consider(p, &best, end, NULL, us);
+            consider(p, &best, end, us);
         }
         for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++) {
-            consider(p, &best, page->snapshots[k]->pos, page->snapshots[k],
-                     us + stored_snapshot_us(in, page->snapshots[k]));
+            consider_completed(p, &best, page->snapshots[k]->pos, us);
+        }
+        if (snapshots && caps->window_tokens > 0) {
+            consider_completed(p, &best, end, us);
         }
     }
     int32_t live = pages ? smaller(p->best_common, best.resume) : 0;
@@ -171,8 +183,7 @@ static void offer_stored(struct planner *p) {
               (struct resume_option){.how = HEARTH_RESUME_STORED,
                                      .source = live > 0 ? p->best_source : -1,
                                      .resume = best.resume,
-                                     .live_tokens = live,
-                                     .snapshot = best.snapshot},
+                                     .live_tokens = live},
               best.restore_us);
     }
 }
@@ -297,7 +308,10 @@ bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *pl
     plan->source = p.best.source;
     plan->resume = p.best.resume;
     plan->live_tokens = p.best.live_tokens;
-    plan->snapshot = p.best.snapshot;
+    if (plan->how == HEARTH_RESUME_STORED && hearth_caps_needs_snapshot(in->caps)) {
+        plan->piece_count =
+            hearth_path_cover(in->path, plan->resume, in->caps->window_tokens, in->page_tokens, plan->pieces);
+    }
     plan->pending = p.best.pending;
     plan->matched = p.best_common > in->path->matched ? p.best_common : in->path->matched;
     choose_target(&p, plan);

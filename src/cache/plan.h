@@ -44,9 +44,10 @@ struct hearth_plan {
     int source;          /* index into lives for addressable state, or -1; may be the target */
     int32_t resume;      /* [0, resume) is reused; < n, because the last token's logits are needed */
     int32_t live_tokens; /* of these, [0, live_tokens) comes from `source`, the rest from the path's pages */
-    struct hearth_snapshot *snapshot;           /* STORED on a class that needs one */
-    const struct hearth_live_snapshot *pending; /* LIVE_SNAPSHOT: of the live sequence `source` */
-    int32_t matched;                            /* longest known prefix, in the tree or live */
+    struct hearth_snapshot *pieces[HEARTH_PIECES_MAX]; /* STORED on a class that needs a snapshot: it, or the pieces */
+    size_t piece_count;                                /* of the window, ascending */
+    const struct hearth_live_snapshot *pending;        /* LIVE_SNAPSHOT: of the live sequence `source` */
+    int32_t matched;                                   /* longest known prefix, in the tree or live */
     int32_t divergence; /* where the prompt leaves what is known, when that is worth a snapshot; else 0 */
     enum hearth_reason reason;
 };

@@ -19,8 +19,9 @@ struct hearth_plan_input {
     size_t live_count;
     const struct hearth_caps *caps;
     const struct hearth_costs *costs;
-    int64_t now_us; /* decides which live sequences are expected back */
-    bool cache_off; /* reuse nothing for this request */
+    int32_t page_tokens; /* of the tree; where there is a window */
+    int64_t now_us;      /* decides which live sequences are expected back */
+    bool cache_off;      /* reuse nothing for this request */
 };
 
 /* Returns false when no sequence is free (every live one is busy). All of the plan is new but its path. Threads: pure.

@@ -5,6 +5,7 @@
 static const double kinds[] = {
     [HEARTH_SNAPSHOT_REPLY_END] = 1.0,  [HEARTH_SNAPSHOT_PROMPT_END] = 0.5, [HEARTH_SNAPSHOT_MARK] = 1.0,
     [HEARTH_SNAPSHOT_DIVERGENCE] = 1.5, [HEARTH_SNAPSHOT_INTERVAL] = 0.25,  [HEARTH_SNAPSHOT_HEAD] = 0.002,
+    [HEARTH_SNAPSHOT_WINDOW] = 1.0,
 };
 /* Most heads are shared as a whole or not at all, so that what is inside them goes first. One that a prompt has come
  * back to is like the end of a head. */
@@ -44,10 +45,12 @@ static double gdsf(const struct hearth_policy_item *item, const struct hearth_co
 
 const struct hearth_policy hearth_policy_gdsf = {.name = "gdsf", .rank = gdsf};
 
-/* Microseconds; a path's pages are used together, and the deepest goes first. */
+/* Microseconds; a path's pages are used together, and the deepest goes first. Of a window the end is what the next turn
+ * needs: its deepest piece goes last. */
 static double last_use(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x) {
     (void)costs, (void)x;
-    return (double)item->used_us - 1e-3 * item->pos;
+    bool window = item->is_snapshot && item->kind == HEARTH_SNAPSHOT_WINDOW;
+    return (double)item->used_us + (window ? 1e-3 : -1e-3) * item->pos;
 }
 
 const struct hearth_policy hearth_policy_lru = {.name = "lru", .rank = last_use};

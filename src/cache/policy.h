@@ -8,13 +8,14 @@
 #include <stdint.h>
 
 /* Where a snapshot was taken, and so how likely a later prompt comes back to it. */
-#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                  \
-    X(REPLY_END, "reply_end")   /* after the last token of a reply */                                  \
-    X(PROMPT_END, "prompt_end") /* just before a reply */                                              \
-    X(MARK, "mark")             /* end of the system prompt, start of the last user or tool message */ \
-    X(DIVERGENCE, "divergence") /* where a prompt left a known path */                                 \
-    X(INTERVAL, "interval")     /* every so often in a long prefill */                                 \
-    X(HEAD, "head")             /* in front of the end of the system prompt: between its texts, or its tools */
+#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                           \
+    X(REPLY_END, "reply_end")   /* after the last token of a reply */                                           \
+    X(PROMPT_END, "prompt_end") /* just before a reply */                                                       \
+    X(MARK, "mark")             /* end of the system prompt, start of the last user or tool message */          \
+    X(DIVERGENCE, "divergence") /* where a prompt left a known path */                                          \
+    X(INTERVAL, "interval")     /* every so often in a long prefill */                                          \
+    X(HEAD, "head")             /* in front of the end of the system prompt: between its texts, or its tools */ \
+    X(WINDOW, "window")         /* a page's part of a sliding window */
 
 enum hearth_snapshot_kind {
 #define X(name, text) HEARTH_SNAPSHOT_##name,

@@ -1,7 +1,7 @@
 /* Restore: a plan carried out, and the use of its path noted.
  *
  * Order matters to the engine: addressable state first (shared from a live sequence, then imported page by page), the
- * snapshot last, because sharing replaces the target's non-addressable state.
+ * snapshot, or the window piece by piece, last, because sharing replaces the target's non-addressable state.
  *
  * What is only in the backing tier is asked for ahead of its turn, a window of bytes at a time, and becomes a blob in
  * RAM when it comes: page k + 1 is read while page k is imported.
@@ -25,12 +25,12 @@ struct restore {
     size_t bytes;                    /* imported */
     size_t disk_bytes, remote_bytes; /* of these, read from the backing tier */
     int32_t disk_tokens, remote_tokens;
-    bool waited;                  /* for some of it: it was not read before */
-    bool waits_remote;            /* what it waited for last is in a store that boxes share */
-    struct hearth_page *bad_page; /* what to drop after a failure */
-    bool bad_snapshot;            /* likewise, the plan's */
-    bool gone;                    /* it failed on what was removed meanwhile */
-    uint64_t bad_reads;           /* of the cache, before it */
+    bool waited;                          /* for some of it: it was not read before */
+    bool waits_remote;                    /* what it waited for last is in a store that boxes share */
+    struct hearth_page *bad_page;         /* what to drop after a failure */
+    struct hearth_snapshot *bad_snapshot; /* likewise */
+    bool gone;                            /* it failed on what was removed meanwhile */
+    uint64_t bad_reads;                   /* of the cache, before it */
 };
 
 /* ---- reading ---- */
@@ -41,7 +41,7 @@ static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     size_t quarter = cache->pages.budget_bytes / 4;
     if (cache->backing) {
-        hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->snapshot,
+        hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->pieces, r->plan->piece_count,
                             quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
     }
 }
@@ -167,20 +167,38 @@ static int resume_live_snapshot(struct restore *r) {
     return err ? err : import_snapshot(r, r->plan->pending->blob, false);
 }
 
-static int import_stored_snapshot(struct restore *r) {
-    struct hearth_snapshot *snapshot = r->plan->snapshot;
-    int err = await(r, &snapshot->item);
-    if (!err) {
-        err = import_snapshot(r, snapshot->item.blob, snapshot->item.fetched);
+/* One of the plan's pieces: what it holds up to the next one, or up to where the sequence ends. */
+static int import_piece(struct restore *r, size_t i) {
+    struct hearth_cache *cache = r->cache;
+    const struct hearth_snapshot *piece = r->plan->pieces[i];
+    int32_t end = i + 1 < r->plan->piece_count ? r->plan->pieces[i + 1]->p0 : r->plan->resume;
+    const void *bytes;
+    size_t len = 0;
+    int err = view(r, piece->item.blob, piece->item.fetched, &bytes, &len);
+    return err ? err
+               : cache->engine->ops->window_import(cache->engine, r->target->seq, piece->p0, end, bytes, len, i == 0);
+}
+
+static int import_stored_snapshots(struct restore *r) {
+    const struct hearth_caps *caps = &r->cache->engine->caps;
+    for (size_t i = 0; i < r->plan->piece_count; i++) {
+        struct hearth_snapshot *snapshot = r->plan->pieces[i];
+        int err = await(r, &snapshot->item);
+        if (!err) {
+            err = caps->window_tokens > 0 ? import_piece(r, i)
+                                          : import_snapshot(r, snapshot->item.blob, snapshot->item.fetched);
+        }
+        if (err) {
+            r->bad_snapshot = snapshot;
+            return err;
+        }
+        if (snapshot->item.fetched) {
+            size_t len;
+            (void)hearth_blob_data(snapshot->item.blob, &len);
+            count_fetched(r, &snapshot->item, len, hearth_caps_has_pages(caps) ? 0 : r->plan->resume);
+        }
     }
-    if (err) {
-        r->bad_snapshot = true;
-    } else if (snapshot->item.fetched) {
-        size_t len;
-        (void)hearth_blob_data(snapshot->item.blob, &len);
-        count_fetched(r, &snapshot->item, len, hearth_caps_has_pages(&r->cache->engine->caps) ? 0 : r->plan->resume);
-    }
-    return err;
+    return HEARTH_OK;
 }
 
 static int resume_stored(struct restore *r) {
@@ -188,8 +206,8 @@ static int resume_stored(struct restore *r) {
     if (!err && hearth_caps_has_pages(&r->cache->engine->caps)) {
         err = import_pages(r);
     }
-    if (!err && r->plan->snapshot) {
-        err = import_stored_snapshot(r);
+    if (!err) {
+        err = import_stored_snapshots(r);
     }
     return err;
 }
@@ -216,8 +234,8 @@ static void hold(struct restore *r) {
     }
     cache->restoring = true;
     hearth_cache_store_pin(cache, &r->plan->path.pages[r->plan->path.n - 1]->item);
-    if (r->plan->snapshot) {
-        hearth_cache_store_pin(cache, &r->plan->snapshot->item);
+    for (size_t i = 0; i < r->plan->piece_count; i++) {
+        hearth_cache_store_pin(cache, &r->plan->pieces[i]->item);
     }
 }
 
@@ -228,18 +246,17 @@ static double *learnt(struct hearth_cache *cache, bool remote) {
 }
 
 /* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
- * before the snapshot: they cannot take it with them, but it can take a page that nothing else keeps. */
+ * before snapshots: they cannot take them with them, but a snapshot can take a page that nothing else keeps. */
 static void let_go(struct restore *r, int err) {
     struct hearth_cache *cache = r->cache;
-    struct hearth_snapshot *snapshot = r->plan->snapshot;
     bool bad = err && err != HEARTH_ERR_NO_CELLS && err != HEARTH_ERR_IO;
     if (r->plan->how != HEARTH_RESUME_STORED) {
         return;
     }
     cache->restoring = false;
     hearth_cache_store_unpin(cache, &r->plan->path.pages[r->plan->path.n - 1]->item);
-    if (snapshot) {
-        hearth_cache_store_unpin(cache, &snapshot->item);
+    for (size_t i = 0; i < r->plan->piece_count; i++) {
+        hearth_cache_store_unpin(cache, &r->plan->pieces[i]->item);
     }
     if (bad && r->bad_page) {
         size_t before = hearth_cache_item_bytes(&r->bad_page->item);
@@ -249,12 +266,15 @@ static void let_go(struct restore *r, int err) {
         hearth_cache_store_changed(cache, &r->bad_page->item, before);
         hearth_cache_store_drop_state(cache, r->bad_page);
     }
-    if (bad && r->bad_snapshot && snapshot->item.fetched) {
-        hearth_copy_reject(cache, &snapshot->item, "the engine refused it");
-    }
-    bool lost = snapshot && !snapshot->item.blob && snapshot->item.copy.state == HEARTH_COPY_NONE;
-    if ((bad && r->bad_snapshot) || lost) {
-        hearth_cache_store_drop_snapshot(cache, snapshot);
+    for (size_t i = r->plan->piece_count; i-- > 0;) {
+        struct hearth_snapshot *snapshot = r->plan->pieces[i];
+        bool refused = bad && snapshot == r->bad_snapshot;
+        if (refused && snapshot->item.fetched) {
+            hearth_copy_reject(cache, &snapshot->item, "the engine refused it");
+        }
+        if (refused || (!snapshot->item.blob && snapshot->item.copy.state == HEARTH_COPY_NONE)) {
+            hearth_cache_store_drop_snapshot(cache, snapshot);
+        }
     }
     if (err == HEARTH_ERR_IO) {
         /* it did not come in time: computing is likely to be faster */
@@ -271,10 +291,11 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
         (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {
         return r->source->prefetched ? HEARTH_FROM_NOTHING : HEARTH_FROM_REPLY;
     }
-    if (!plan->snapshot && !plan->pending) {
+    const struct hearth_snapshot *last = plan->piece_count > 0 ? plan->pieces[plan->piece_count - 1] : NULL;
+    if ((!last && !plan->pending) || (last && last->pos != plan->resume)) {
         return HEARTH_FROM_NOTHING;
     }
-    switch (plan->snapshot ? plan->snapshot->kind : plan->pending->kind) {
+    switch (last ? last->kind : plan->pending->kind) {
     case HEARTH_SNAPSHOT_REPLY_END: return HEARTH_FROM_REPLY;
     case HEARTH_SNAPSHOT_PROMPT_END: return HEARTH_FROM_PROMPT;
     default: return HEARTH_FROM_NOTHING;
@@ -300,13 +321,13 @@ static void touch(struct hearth_cache *cache, const struct hearth_path *path, in
         }
         hearth_cache_store_hit(cache, &page->item);
     }
-    struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
-    if (snapshot && snapshot->pos == resume) {
-        hearth_cache_store_hit(cache, &snapshot->item);
-    } else {
-        snapshot = NULL;
+    struct hearth_snapshot *snapshots[HEARTH_PIECES_MAX];
+    size_t count =
+        hearth_path_cover(path, resume, cache->engine->caps.window_tokens, cache->tree.page_tokens, snapshots);
+    for (size_t i = 0; i < count; i++) {
+        hearth_cache_store_hit(cache, &snapshots[i]->item);
     }
-    hearth_copies_touch(cache, path, resume, snapshot);
+    hearth_copies_touch(cache, path, resume, snapshots, count);
 }
 
 void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,

@@ -203,6 +203,15 @@ static void end_leases(struct hearth_cache *cache, struct hearth_cache_pool *poo
     }
 }
 
+static void lease_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot, int64_t until_us,
+                           bool durable) {
+    struct hearth_lease *lease = &snapshot->item.lease;
+    if (lease->until_us < until_us) {
+        set_lease(cache, &snapshot->item, until_us);
+    }
+    lease->durable = lease->until_us > 0 && (durable || lease->durable);
+}
+
 void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                               int snapshots, bool durable) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
@@ -210,17 +219,22 @@ void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_pa
             set_lease(cache, &path->pages[i]->item, until_us);
         }
     }
-    for (int32_t at = to; snapshots > 0; snapshots--) {
+    const int32_t window = cache->engine->caps.window_tokens;
+    for (int32_t at = to; snapshots > 0 && window == 0; snapshots--) {
         struct hearth_snapshot *snapshot = hearth_path_snapshot(path, at);
         if (!snapshot) {
             break;
         }
-        if (snapshot->item.lease.until_us < until_us) {
-            set_lease(cache, &snapshot->item, until_us);
-        }
-        struct hearth_lease *lease = &snapshot->item.lease;
-        lease->durable = lease->until_us > 0 && (durable || lease->durable);
+        lease_snapshot(cache, snapshot, until_us, durable);
         at = snapshot->pos - 1;
+    }
+    for (size_t i = 0; i < path->n && window > 0; i++) {
+        for (uint32_t k = 0; k < path->pages[i]->snapshot_count; k++) {
+            struct hearth_snapshot *piece = path->pages[i]->snapshots[k];
+            if (piece->p0 < to && piece->pos > to - window * snapshots) {
+                lease_snapshot(cache, piece, until_us, durable);
+            }
+        }
     }
     end_leases(cache, &cache->pages);
     end_leases(cache, &cache->snapshots);
@@ -329,7 +343,7 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     hearth_ghost_leave_snapshot(snapshot->page, snapshot->pos, snapshot->item.used, cache->tree.now,
-                                cache->engine->caps.snapshot_bytes);
+                                hearth_snapshot_state_bytes(&cache->engine->caps, snapshot));
     hearth_duplicate_add_copy(cache, &snapshot->item);
     leave_pool(cache, &snapshot->item);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);

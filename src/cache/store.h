@@ -91,8 +91,8 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
 /* The blob or the copy of an item has changed, which counted `before` bytes: every such change ends here. */
 void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before);
 
-/* Leases [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
- * lease that ends later stays; a durable one wants copies, too. */
+/* Leases [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`, or of
+ * its window as much as so many hold. A lease that ends later stays; a durable one wants copies, too. */
 void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                               int snapshots, bool durable);
 /* What a live sequence was asked to keep, as far as it is stored. */

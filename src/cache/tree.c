@@ -206,6 +206,76 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
     return NULL;
 }
 
+/* Index of the path's page that position `pos` - 1 is in. */
+static size_t page_before(const struct hearth_path *path, int32_t pos) {
+    HEARTH_ASSERT(pos > 0 && pos <= path->matched);
+    size_t low = 0, high = path->n; /* first page with p0 >= pos */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (path->pages[middle]->p0 < pos) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    HEARTH_ASSERT(low > 0);
+    return low - 1;
+}
+
+/* Of two pieces that do: what is in RAM, then what reaches back farther. */
+static bool better_piece(const struct hearth_snapshot *a, const struct hearth_snapshot *b) {
+    if (!b || (a->item.blob != NULL) != (b->item.blob != NULL)) {
+        return !b || a->item.blob;
+    }
+    return a->p0 < b->p0;
+}
+
+/* A piece that holds the positions before `at`, as far as the path goes with it. It hangs on a page of the block that
+ * they are in; `ends`: where one ends, and not inside. */
+static struct hearth_snapshot *piece_before(const struct hearth_path *path, int32_t at, bool ends,
+                                            int32_t page_tokens) {
+    const int32_t block_end = ((at - 1) / page_tokens + 1) * page_tokens;
+    struct hearth_snapshot *best = NULL;
+    for (size_t i = page_before(path, at); i < path->n && path->pages[i]->p0 < block_end; i++) {
+        const struct hearth_page *page = path->pages[i];
+        if (hearth_path_end(path, i) < at) {
+            continue;
+        }
+        for (uint32_t k = 0; k < page->snapshot_count; k++) {
+            struct hearth_snapshot *piece = page->snapshots[k];
+            bool holds = piece->p0 < at && (ends ? piece->pos == at : piece->pos >= at);
+            if (holds && better_piece(piece, best)) {
+                best = piece;
+            }
+        }
+    }
+    return best;
+}
+
+size_t hearth_path_cover(const struct hearth_path *path, int32_t n, int32_t window, int32_t page_tokens,
+                         struct hearth_snapshot *pieces[HEARTH_PIECES_MAX]) {
+    if (n <= 0 || n > path->matched) {
+        return 0;
+    }
+    if (window == 0) {
+        pieces[0] = hearth_path_snapshot(path, n);
+        return pieces[0] && pieces[0]->pos == n;
+    }
+    const int32_t from = n > window ? n - window : 0;
+    size_t count = 0;
+    for (int32_t at = n; at > from; at = pieces[count++]->p0) {
+        if (count == HEARTH_PIECES_MAX || !(pieces[count] = piece_before(path, at, at < n, page_tokens))) {
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < count / 2; i++) {
+        struct hearth_snapshot *other = pieces[count - 1 - i];
+        pieces[count - 1 - i] = pieces[i];
+        pieces[i] = other;
+    }
+    return count;
+}
+
 #define AHEAD_MAX 16 /* pages guessed ahead of the comparison: enough to hide their ways from memory */
 #define CPU_LINE 64
 
@@ -422,18 +492,7 @@ void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page, size
 
 /* The page of the path that a snapshot at `pos` belongs to. */
 static struct hearth_page *snapshot_page(const struct hearth_path *path, int32_t pos) {
-    HEARTH_ASSERT(pos > 0 && pos <= path->matched);
-    size_t low = 0, high = path->n; /* first page with p0 >= pos */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (path->pages[middle]->p0 < pos) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    HEARTH_ASSERT(low > 0);
-    return path->pages[low - 1];
+    return path->pages[page_before(path, pos)];
 }
 
 static uint32_t snapshot_place(const struct hearth_page *page, int32_t pos) {
@@ -472,6 +531,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
     *snapshot = (struct hearth_snapshot){.page = page,
                                          .item = {.blob = blob, .is_snapshot = true},
                                          .pos = pos,
+                                         .p0 = pos,
                                          .kind = kind,
                                          .saved_tokens = pos - (before ? before->pos : 0)};
     memmove(page->snapshots + at + 1, page->snapshots + at, (page->snapshot_count - at) * sizeof *page->snapshots);
@@ -521,6 +581,7 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_snapshot *snapshot = page->snapshots[i];
         HEARTH_ASSERT(snapshot->page == page && snapshot->pos > page->p0 && snapshot->pos <= end);
+        HEARTH_ASSERT(snapshot->p0 >= 0 && snapshot->p0 <= snapshot->pos);
         HEARTH_ASSERT(i == 0 || page->snapshots[i - 1]->pos < snapshot->pos);
     }
 }

@@ -31,6 +31,7 @@
 #include "cache/heap.h"
 #include "cache/path.h"
 #include "cache/policy.h"
+#include "engine/engine.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -74,16 +75,24 @@ struct hearth_cache_item {
     uint64_t used; /* when a prompt or a capture last had to do with it: the tree's `now` */
 };
 
-/* Non-addressable state at exactly one position. */
+/* Non-addressable state at exactly one position; of a sliding window a piece, the state of [p0, pos). */
 struct hearth_snapshot {
     struct hearth_page *page;
     struct hearth_cache_item item;
     int32_t pos;
+    int32_t p0;           /* `pos` where the model has no window */
     int32_t saved_tokens; /* from the snapshot before it on the same path (one in a head has gone by then): what losing
                              it would cost */
     enum hearth_snapshot_kind kind;
     bool superseded; /* a later reply of the same conversation has its own */
 };
+
+/* Bytes of the state that a snapshot holds, about. */
+static inline size_t hearth_snapshot_state_bytes(const struct hearth_caps *caps,
+                                                 const struct hearth_snapshot *snapshot) {
+    return caps->window_tokens > 0 ? (size_t)(snapshot->pos - snapshot->p0) * caps->window_bytes_per_token
+                                   : caps->snapshot_bytes;
+}
 
 /* The copy of what a page was before it grew. */
 struct hearth_old {
@@ -167,6 +176,11 @@ const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hea
 int32_t hearth_path_end(const struct hearth_path *path, size_t i);
 /* The latest snapshot on the path at or before `limit`, or NULL. */
 struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit);
+/* What completes a sequence at n > 0, on a class that needs snapshots: the snapshot at n; with a window of `window` > 0
+ * tokens the pieces that together hold [n - window, n), ascending and without gaps, of which the last may reach beyond
+ * n. Their number; 0: there is no such state on the path. */
+size_t hearth_path_cover(const struct hearth_path *path, int32_t n, int32_t window, int32_t page_tokens,
+                         struct hearth_snapshot *pieces[HEARTH_PIECES_MAX]);
 
 /* Matches as many tokens as the tree knows below a root (NULL: none). Linear in the match, independent of what is
  * stored: a child is found by its hash, however many there are. False: out of memory. */

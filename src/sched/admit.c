@@ -144,12 +144,13 @@ static bool is_pinned(const struct hearth_task *task, int32_t pos) {
 }
 
 /* Positions where the prefill stops for a snapshot: what the request named or pinned, where it left a known path, and
- * every so often on the way. Only classes that need snapshots stop, and never just behind a position whose state is
- * kept, but for what is pinned and for the end mark: that costs no snapshot, since it stands for the one at the
- * prompt's end. */
+ * every so often on the way. Only classes that need snapshots stop (a window is stored page by page), and never just
+ * behind a position whose state is kept, but for what is pinned and for the end mark: that costs no snapshot, since it
+ * stands for the one at the prompt's end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
-    if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache)) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    if (!hearth_caps_needs_snapshot(caps) || caps->window_tokens > 0 || !hearth_cache_stores(service->cache)) {
         return 0;
     }
     size_t n = 0;

@@ -364,6 +364,7 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         bool taken = hearth_lane_snapshot(service, (int)lane, mark_kind(service, task, pos));
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
+    hearth_lane_window(service, (int)lane);
     persist(service, task, live);
     if (hearth_step_lane(service->step, (int)lane)->state == HEARTH_LANE_PREFILL) {
         hearth_task_progress(service, task);

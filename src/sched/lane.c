@@ -44,6 +44,14 @@ bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_
     return taken;
 }
 
+void hearth_lane_window(struct hearth_service *service, int lane) {
+    if (hearth_cache_window_due(service->cache, &service->lives[lane])) {
+        int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+        hearth_cache_capture_window(service->cache, &service->lives[lane]);
+        hearth_service_captured(service, start_us, real_us);
+    }
+}
+
 void hearth_lane_capture(struct hearth_service *service, int lane) {
     int64_t give_up_us = 0;
     for (;;) {

@@ -239,6 +239,8 @@ void hearth_lane_capture(struct hearth_service *service, int lane);
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
 /* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
 bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
+/* Stores the lane's sliding window where pages were filled. */
+void hearth_lane_window(struct hearth_service *service, int lane);
 /* Frees cells: the first to be given away of what no request runs on (never lane `keep`) is captured and emptied.
  * False: there is nothing. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);

@@ -98,8 +98,12 @@ static bool plausible(const struct hearth_record *record, int32_t page_tokens) {
     return page_tokens >= 1 && page_tokens <= HEARTH_RECORD_TOKENS_MAX && record->base_pos >= 0 &&
            record->base_pos % page_tokens == 0 && record->base_pos <= record->p0 && record->p0 <= record->p1 &&
            record->p1 - record->base_pos <= page_tokens && record->state_bytes <= HEARTH_FORMAT_STATE_MAX &&
-           ((record->kind == HEARTH_RECORD_PAGE && record->p0 < record->p1) ||
-            (record->kind == HEARTH_RECORD_SNAPSHOT && record->p0 == record->p1));
+           ((record->kind == HEARTH_RECORD_PAGE && record->p0 < record->p1) || record->kind == HEARTH_RECORD_SNAPSHOT);
+}
+
+/* A piece of a window came with version 2; everything else is written as it was in version 1. */
+static uint32_t version_of(const struct hearth_record *record) {
+    return record->kind == HEARTH_RECORD_SNAPSHOT && record->p0 < record->p1 ? HEARTH_FORMAT_VERSION : 1;
 }
 
 /* What is not said by numbers. */
@@ -158,7 +162,7 @@ static bool put_fields(uint8_t *header, const struct hearth_format_params *param
                        uint64_t payload_bytes, uint32_t flags) {
     struct timeval now = {0, 0};
     (void)gettimeofday(&now, NULL);
-    const uint32_t version = HEARTH_FORMAT_VERSION, bytes = (uint32_t)header_bytes(record);
+    const uint32_t version = version_of(record), bytes = (uint32_t)header_bytes(record);
     const uint64_t created_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_usec;
     const uint64_t state_bytes = record->state_bytes;
     memcpy(header + AT_MAGIC, magic, sizeof magic);
@@ -280,7 +284,7 @@ static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, s
     }
     GET(bytes, AT_PAYLOAD_BYTES, info->payload_bytes);
     GET(bytes, AT_VERSION, version);
-    return version == HEARTH_FORMAT_VERSION ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_NEWER;
+    return version >= 1 && version <= HEARTH_FORMAT_VERSION ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_NEWER;
 }
 
 static bool zeros(const uint8_t *bytes, size_t from, size_t to) {
@@ -290,11 +294,12 @@ static bool zeros(const uint8_t *bytes, size_t from, size_t to) {
     return from >= to;
 }
 
-/* The plain part of version 1. False: what it says cannot be. */
+/* The plain part. False: what it says cannot be. */
 static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
     uint64_t state_bytes;
-    uint32_t flags;
+    uint32_t flags, version;
+    GET(bytes, AT_VERSION, version);
     record->name = get_digest(bytes, AT_NAME);
     info->fingerprint = get_digest(bytes, AT_FINGERPRINT);
     info->key_mark = get_digest(bytes, AT_KEY_MARK);
@@ -320,8 +325,8 @@ static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
                       ? !hearth_digest_equal(info->key_mark, (struct hearth_digest){0, 0})
                       : zeros(bytes, AT_INNER_NONCE, PLAIN_END) && zeros(bytes, AT_KEY_MARK, AT_STATE_BYTES);
     return (flags & ~(uint32_t)FLAGS_ALL) == 0 && sizes && unused && plausible(record, info->page_tokens) &&
-           zeros(bytes, PLAIN_END, AT_INNER) && zeros(bytes, AT_LABEL + 1, AT_INNER_NONCE) &&
-           info->header_bytes == header_bytes(record) &&
+           version == version_of(record) && zeros(bytes, PLAIN_END, AT_INNER) &&
+           zeros(bytes, AT_LABEL + 1, AT_INNER_NONCE) && info->header_bytes == header_bytes(record) &&
            zeros(bytes, AT_INNER + inner_bytes(record), info->header_bytes);
 }
 

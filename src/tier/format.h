@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "tier/record.h"
 
-#define HEARTH_FORMAT_VERSION 1
+#define HEARTH_FORMAT_VERSION 2  /* 1 is read, and written where it says everything */
 #define HEARTH_FORMAT_BLOCK 4096 /* a header is a multiple of it; one block holds the pages of usual sizes */
 #define HEARTH_FORMAT_HEADER_MAX (512 * 1024)
 

@@ -20,7 +20,7 @@
 
 enum hearth_record_kind {
     HEARTH_RECORD_PAGE,     /* state of the positions [p0, p1) */
-    HEARTH_RECORD_SNAPSHOT, /* state of a sequence at p1; p0 = p1 */
+    HEARTH_RECORD_SNAPSHOT, /* state of a sequence at p1; p0 < p1: of its sliding window, only the positions [p0, p1) */
 };
 
 #define HEARTH_RECORD_TEXT_BYTES 192

@@ -34,6 +34,7 @@ struct game {
     struct flight flights[LANES_MAX];
     struct hearth_tokens system, histories[CONVERSATIONS];
     bool roomy, faults, salted;
+    bool windows_stay;              /* for long enough to be stored whole */
     struct memory_backing *backing; /* NULL: RAM only */
     struct memory_backing *far;     /* behind it, where two tiers are layered; NULL: there is one */
     uint32_t alphabet;
@@ -48,7 +49,7 @@ struct game {
 /* What all games did, so that a test that does nothing is noticed. */
 struct totals {
     uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, backing_tokens, full, restarts, copies, how[16],
-        failures, no_cells, evicted, captures, pinned, forgets, forgotten_tokens;
+        failures, no_cells, evicted, windowed, windowed_exactly, captures, pinned, forgets, forgotten_tokens;
     struct hearth_digest plans; /* all plans, chained: two builds that plan alike print the same */
 };
 extern struct totals totals;

@@ -167,6 +167,12 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
     if (plan->how == HEARTH_RESUME_STORED && hearth_caps_has_pages(&g->engine->caps)) {
         HEARTH_ASSERT(plan->live_tokens == smaller((int32_t)live, plan->resume)); /* what is live is not imported */
     }
+    /* A window that could be stored whole is there for any position, but where a part of a page was forgotten. */
+    if (g->windows_stay && g->roomy && g->backing == NULL && plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
+        HEARTH_ASSERT(plan->resume + g->params.page_tokens >= smaller((int32_t)known, limit));
+        totals.windowed++;
+        totals.windowed_exactly += plan->resume >= smaller((int32_t)known, limit);
+    }
     if (g->sim.memory_class == HEARTH_ENGINE_PAGES && g->backing == NULL &&
         plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
         HEARTH_ASSERT(plan->resume == smaller(plan->matched, limit));
@@ -182,10 +188,11 @@ static void check_commons(const struct game *g, const struct hearth_cache_prompt
 }
 
 static void note_plan(const struct hearth_plan *plan) {
-    const int32_t said[] = {(int32_t)plan->how,   plan->target,      plan->source,
-                            plan->resume,         plan->live_tokens, plan->snapshot != NULL ? plan->snapshot->pos : 0,
-                            plan->matched,        plan->divergence,  plan->pending != NULL ? plan->pending->pos : 0,
-                            (int32_t)plan->reason};
+    const int32_t said[] = {
+        (int32_t)plan->how,   plan->target,      plan->source,
+        plan->resume,         plan->live_tokens, plan->piece_count > 0 ? plan->pieces[plan->piece_count - 1]->pos : 0,
+        plan->matched,        plan->divergence,  plan->pending != NULL ? plan->pending->pos : 0,
+        (int32_t)plan->reason};
     totals.plans = hearth_digest_chain(totals.plans, said, sizeof said);
 }
 
@@ -316,6 +323,10 @@ static bool advance(struct game *g, int lane, size_t n, bool output) {
         int err = g->engine->ops->decode(g->engine, items, n);
         if (err == HEARTH_OK) {
             HEARTH_ASSERT(hearth_live_append(live, from, n));
+            if (hearth_cache_window_due(g->cache, live) && (g->roomy || !rng_once_in(&g->rng, 8))) {
+                game_note_seen(g, live);
+                hearth_cache_capture_window(g->cache, live);
+            }
             return true;
         }
         if (err == HEARTH_ERR_NO_CELLS && make_room(g, lane)) {
@@ -532,9 +543,25 @@ static void deal(struct game *g) {
     }
 }
 
+/* Half of the games that can have a window; in some of them it is held for long enough to be stored whole, as a cache
+ * of windows that has room for what is computed at once does. Numbers of its own: other games stay what they were. */
+static void deal_window(struct game *g) {
+    static const uint32_t windows[] = {1, 3, 17, 60, 130, 300};
+    struct rng own = {g->rng.state ^ 0x57494E}, *rng = &own;
+    if (g->sim.memory_class != HEARTH_ENGINE_PAGES_SNAPSHOT || rng_once_in(rng, 2)) {
+        return;
+    }
+    g->sim.window_tokens = pick(rng, windows, 6);
+    g->windows_stay = rng_once_in(rng, 2) && g->params.page_tokens >= (int32_t)g->sim.window_tokens / 40;
+    if (g->windows_stay) {
+        g->sim.rewind_tokens = CHUNK_MAX + (uint32_t)g->params.page_tokens;
+    }
+}
+
 static void play(struct game *g, uint64_t steps) {
     struct hearth_sampling sampling;
     deal(g);
+    deal_window(g);
     shaky_ram_fail(&g->rng, 0);
     HEARTH_ASSERT(hearth_sim_create(&g->sim, &g->engine, NULL) == HEARTH_OK && (g->ram = hearth_ram_create()) != NULL);
     HEARTH_ASSERT(hearth_cache_create(g->engine, g->ram, &g->params, &g->cache, NULL) == HEARTH_OK);
@@ -650,6 +677,8 @@ int main(void) {
     printf("%llu pins, %llu forgets of %llu tokens\n", (unsigned long long)totals.pinned,
            (unsigned long long)totals.forgets, (unsigned long long)totals.forgotten_tokens);
     char plans[33];
+    printf("windows: %llu plans, %llu of them at the token\n", (unsigned long long)totals.windowed,
+           (unsigned long long)totals.windowed_exactly);
     hearth_digest_hex(totals.plans, plans);
     printf("all plans: %s\n", plans);
     check_plans(plans, seed == SEED && only == UINT64_MAX && all == OPS);

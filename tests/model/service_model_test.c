@@ -338,6 +338,10 @@ int main(void) {
                 sim.ubatch_tokens = 16u << rnd(4);
                 sim.rewind_tokens = rnd(2) ? rnd(64) : 0;
                 sim.snapshot_bytes = 256;
+                if (sim.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT && variant % 3 > 0) { /* a sliding window */
+                    sim.window_tokens = 1 + rnd(200);
+                    sim.rewind_tokens = rnd(400);
+                }
                 if (rnd(2)) {
                     sim.prefill_tokens_per_s = 20;
                     sim.decode_tokens_per_s = 0.5;

@@ -40,7 +40,7 @@ static void other_versions_are_left_alone(void **state) {
     struct item item = make_item(HEARTH_RECORD_PAGE, 256, 0, 256, 5000);
     struct file file = write_file(&item, NULL, false);
     struct hearth_format_info info;
-    const uint32_t versions[] = {0, 2, 0xFFFFFFFF};
+    const uint32_t versions[] = {0, 3, 0xFFFFFFFF};
     for (size_t i = 0; i < 3; i++) {
         memcpy(file.bytes + 16, &versions[i], 4);
         assert_int_equal(read_only(file.bytes, file.len, NULL), HEARTH_FORMAT_DAMAGED);
@@ -179,6 +179,8 @@ static const struct lie lies[] = {
     {"fewer tokens", {{116, 4, 399}}, true},
     {"a page of nothing", {{112, 4, 400}}, false},
     {"a snapshot of a range", {{124, 1, 1}}, false},
+    {"a piece of a window", {{124, 1, 1}, {16, 4, 2}}, true},
+    {"a page of the version of pieces", {{16, 4, 2}}, false},
     {"another kind", {{124, 1, 2}}, false},
     {"positions out of order", {{112, 4, 401}}, false},
     {"negative positions", {{108, 4, -512}, {112, 4, -200}, {116, 4, -100}}, false},

@@ -41,6 +41,8 @@ static void everything_comes_back(void **state) {
             make_item(HEARTH_RECORD_PAGE, 1, 7, 8, sizes[i]),
             make_item(HEARTH_RECORD_PAGE, HEARTH_RECORD_TOKENS_MAX, 0, HEARTH_RECORD_TOKENS_MAX, sizes[i]),
             make_item(HEARTH_RECORD_SNAPSHOT, 256, 700, 700, sizes[i]),
+            make_item(HEARTH_RECORD_SNAPSHOT, 256, 600, 700, sizes[i]), /* a piece of a window */
+            make_item(HEARTH_RECORD_SNAPSHOT, 256, 512, 768, sizes[i]),
             make_item(HEARTH_RECORD_SNAPSHOT, 256, 512, 512, sizes[i]), /* at a block's end: no tokens */
         };
         for (size_t k = 0; k < sizeof items / sizeof items[0]; k++) {
@@ -62,6 +64,27 @@ static void a_whole_block_before_a_snapshot(void **state) {
     item.record.name = hearth_record_name(&item.record);
     comes_back(&item, NULL, false);
     item_finish(&item);
+}
+
+/* Only what version 1 cannot say has another one: a piece of a window. Neither is read as the other. */
+static void versions(void **state) {
+    (void)state;
+    for (uint32_t piece = 0; piece < 2; piece++) {
+        struct item item = make_item(HEARTH_RECORD_SNAPSHOT, 256, piece ? 600 : 700, 700, 1000);
+        struct file file = write_file(&item, NULL, false);
+        struct hearth_format_info info;
+        uint32_t version;
+        memcpy(&version, file.bytes + 16, sizeof version);
+        assert_int_equal(version, 1 + piece);
+        version = 2 - piece;
+        memcpy(file.bytes + 16, &version, sizeof version);
+        uint64_t checksum = hearth_checksum(file.bytes + 16, file.header_bytes - 16);
+        memcpy(file.bytes + 8, &checksum, sizeof checksum);
+        assert_int_equal(hearth_format_read(file.bytes, file.header_bytes, NULL, &info), HEARTH_FORMAT_DAMAGED);
+        hearth_format_info_finish(&info);
+        free(file.bytes);
+        item_finish(&item);
+    }
 }
 
 static void usual_pages_have_one_block(void **state) {
@@ -142,7 +165,7 @@ static void the_layout_is_pinned(void **state) {
     memset(file.bytes + 8, 0, 8);  /* the checksum and */
     memset(file.bytes + 96, 0, 8); /* the time that it covers */
     assert_int_equal(hearth_checksum(file.bytes, file.len), 0x6B317E0C87BE4700u);
-    assert_int_equal(HEARTH_FORMAT_VERSION, 1);
+    assert_int_equal(HEARTH_FORMAT_VERSION, 2); /* which adds pieces of windows, and changes nothing here */
     free(file.bytes);
     item_finish(&item);
 }
@@ -268,7 +291,7 @@ static void misuse_stops(void **state) {
     item.record.base_pos = 0; /* crosses one */
     assert_stops((void)hearth_format_write(&params, &item.record, item.state, 10, &header, &payload));
     item.record.base_pos = 256;
-    item.record.kind = HEARTH_RECORD_SNAPSHOT; /* of a range */
+    item.record.p0 = item.record.p1; /* a page of nothing */
     assert_stops((void)hearth_format_write(&params, &item.record, item.state, 10, &header, &payload));
     item.record.state_bytes = (size_t)HEARTH_FORMAT_STATE_MAX + 1;
     assert_int_equal(hearth_format_write(&params, &item.record, item.state, item.record.state_bytes, &header, &payload),
@@ -278,12 +301,19 @@ static void misuse_stops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_comes_back),         cmocka_unit_test(a_whole_block_before_a_snapshot),
-        cmocka_unit_test(usual_pages_have_one_block),    cmocka_unit_test(noise_is_not_compressed),
-        cmocka_unit_test(a_plain_payload_is_not_copied), cmocka_unit_test(text_is_repaired),
-        cmocka_unit_test(the_layout_is_pinned),          cmocka_unit_test(every_bit_of_a_header_matters),
-        cmocka_unit_test(damaged_payloads_are_found),    cmocka_unit_test(truncated_headers_are_short),
-        cmocka_unit_test(garbage_is_not_ours),           cmocka_unit_test(misuse_stops),
+        cmocka_unit_test(versions),
+        cmocka_unit_test(everything_comes_back),
+        cmocka_unit_test(a_whole_block_before_a_snapshot),
+        cmocka_unit_test(usual_pages_have_one_block),
+        cmocka_unit_test(noise_is_not_compressed),
+        cmocka_unit_test(a_plain_payload_is_not_copied),
+        cmocka_unit_test(text_is_repaired),
+        cmocka_unit_test(the_layout_is_pinned),
+        cmocka_unit_test(every_bit_of_a_header_matters),
+        cmocka_unit_test(damaged_payloads_are_found),
+        cmocka_unit_test(truncated_headers_are_short),
+        cmocka_unit_test(garbage_is_not_ours),
+        cmocka_unit_test(misuse_stops),
     };
     return cmocka_run_group_tests(tests, make_keys, destroy_keys);
 }
