@@ -115,6 +115,7 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job
     return (struct hearth_transcript_prompt){
         .root = root_of(job, request),
         .client = hearth_digest_bytes(job->client, strlen(job->client)),
+        .names_previous = job->parsed.names_previous,
         .messages = request->messages,
         .message_count = request->message_count - (request->continues ? 1 : 0) - unknown,
         .reads = hearth_rereading_reads,

@@ -26,6 +26,7 @@ struct hearth_api_parsed {
     const char *session_param;     /* the field that names it */
     bool has_tools;                /* the body has the field, whatever is in it */
     bool threads;                  /* Anthropic's: the conversation is stored under the ids of its messages */
+    bool names_previous;           /* the client names an earlier request of the same conversation */
     enum hearth_api_continues continues, prompted; /* continue_final_message, add_generation_prompt */
 };
 

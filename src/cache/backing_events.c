@@ -189,7 +189,7 @@ bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
 }
 
 bool hearth_cache_scanning(const struct hearth_cache *cache) {
-    return cache->backing && !cache->backing_scanned;
+    return cache->backing && (!cache->backing_scanned || cache->heads.awaited > 0);
 }
 
 bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {

@@ -16,6 +16,7 @@
  * Invariant: a page that begins at or behind the stop has no child but the next one of the path. */
 #include "cache/backing.h"
 #include "cache/children.h"
+#include "cache/heads.h"
 
 #include "base/assert.h"
 
@@ -147,6 +148,7 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_pr
     forget_path(cache, path, *stop);
     if (cache->backing) {
         forget_besides(cache, prompt, *stop);
+        hearth_heads_forget(cache, prompt, *stop);
     }
     hearth_cache_store_shrink(cache);
     return HEARTH_OK;

@@ -13,6 +13,8 @@
  * all of them together take no more than a quarter of the budget, and none of it while half is taken. What a note says
  * is believed no further than that its pages are looked for: they are verified as ever.
  *
+ * A note holds the tokens of its head. So it is removed when a forget leaves nothing that needs the head's end.
+ *
  * Invariant: heads are told apart by name; `n` of them are there, and the one that fewest share makes room. */
 #include "cache/heads.h"
 
@@ -64,9 +66,17 @@ void hearth_heads_finish(struct hearth_heads *heads) {
     *heads = (struct hearth_heads){.ended = true};
 }
 
-/* The head with these tokens; one that is new takes the place of the one that fewest share. NULL: out of memory. */
-static struct hearth_head *head_of(struct hearth_heads *heads, struct hearth_digest root, const hearth_token *tokens,
+static void remove_note(struct hearth_cache *cache, const struct hearth_head *head) {
+    if (head->noted_talks > 0) {
+        hearth_copy_remove_name(cache, head->note, HEARTH_RECORD_SNAPSHOT);
+    }
+}
+
+/* The head with these tokens; a new one takes the place, and the note, of the one that fewest share. NULL: out of
+ * memory. */
+static struct hearth_head *head_of(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
                                    int32_t n) {
+    struct hearth_heads *heads = &cache->heads;
     const size_t bytes = (size_t)n * sizeof *tokens;
     const struct hearth_digest name = hearth_digest_chain(root, tokens, bytes);
     size_t least = 0;
@@ -88,6 +98,7 @@ static struct hearth_head *head_of(struct hearth_heads *heads, struct hearth_dig
     if (heads->n < HEARTH_HEADS_MAX) {
         least = heads->n++;
     } else {
+        remove_note(cache, heads->v[least]);
         destroy_head(heads->v[least]);
     }
     heads->v[least] = head;
@@ -134,7 +145,7 @@ void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_pro
         n > HEARTH_HEAD_TOKENS_MAX || (size_t)n > prompt->n) {
         return;
     }
-    struct hearth_head *head = head_of(&cache->heads, hearth_cache_root_digest(cache, prompt->salt), prompt->tokens, n);
+    struct hearth_head *head = head_of(cache, hearth_cache_root_digest(cache, prompt->salt), prompt->tokens, n);
     if (!head) {
         return;
     }
@@ -162,7 +173,7 @@ static void read_note(struct hearth_cache *cache, const struct hearth_backing_ev
         return;
     }
     memcpy(tokens, event->bytes.data + sizeof header, (size_t)n * sizeof *tokens);
-    struct hearth_head *head = head_of(&cache->heads, header.root, tokens, n);
+    struct hearth_head *head = head_of(cache, header.root, tokens, n);
     free(tokens);
     if (head && header.talks > head->noted_talks) {
         head->talks = head->talks > header.talks ? head->talks : header.talks;
@@ -171,10 +182,24 @@ static void read_note(struct hearth_cache *cache, const struct hearth_backing_ev
     }
 }
 
+void hearth_heads_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop) {
+    struct hearth_heads *heads = &cache->heads;
+    const struct hearth_digest root = hearth_cache_root_digest(cache, prompt->salt);
+    for (size_t i = heads->n; i-- > 0;) {
+        struct hearth_head *head = heads->v[i];
+        if (head->n > stop && (size_t)head->n <= prompt->n && hearth_digest_equal(head->root, root) &&
+            memcmp(head->tokens, prompt->tokens, (size_t)head->n * sizeof *head->tokens) == 0) {
+            remove_note(cache, head);
+            destroy_head(head);
+            heads->v[i] = heads->v[--heads->n];
+        }
+    }
+}
+
 bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event) {
     struct hearth_heads *heads = &cache->heads;
     if (event->type == HEARTH_BACKING_FOUND && hearth_digest_equal(event->record->base, notes_base(cache))) {
-        heads->awaited += !heads->ended && cache->backing->ops->get(cache->backing, event->name);
+        heads->awaited += cache->backing->ops->get(cache->backing, event->name);
         return true;
     }
     if (event->type == HEARTH_BACKING_READ && heads->awaited > 0) {

@@ -7,6 +7,7 @@
 #include "tier/record.h"
 
 struct hearth_cache;
+struct hearth_cache_prompt;
 struct hearth_backing_event;
 
 #define HEARTH_HEADS_MAX 32
@@ -37,6 +38,9 @@ struct hearth_heads {
 };
 
 void hearth_heads_finish(struct hearth_heads *heads);
+
+/* Drops the heads of a forgotten prompt that end behind `stop`, and asks the backing tier to remove their notes. */
+void hearth_heads_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop);
 
 /* An event of the backing tier that is about no item of the cache: true when it was about a note. */
 bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event);

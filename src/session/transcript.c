@@ -620,6 +620,7 @@ static void find_fork(const struct prompt_walk *walk) {
                       !hearth_specials_ends(walk->transcripts->specials, now, left, common);
         const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
         if (leaves && !find_own_fork(walk)) {
+            fork->own = walk->prompt->names_previous;
             set_fork(walk, walk->pos + common, &then, common, through, reply);
         }
     }

@@ -97,6 +97,7 @@ struct hearth_transcript_prompt {
     size_t len;
     struct hearth_transcript_root root;
     struct hearth_digest client;            /* of the program that has sent it, for diagnoses; zero: unknown */
+    bool names_previous;                    /* the client says that the earlier prompt is of the same conversation */
     struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
     size_t message_count;
     /* Not 0: replies stand as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is

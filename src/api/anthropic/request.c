@@ -255,6 +255,8 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
                     count_breakpoints_from_end(&reading, body) &&
                     (out->threads || hearth_api_session_parse(job, body, out, error));
     json_decref(reading.thread);
+    out->names_previous =
+        json_is_string(json_object_get(hearth_api_json_get(body, "diagnostics"), "previous_message_id"));
     out->generation.room_tokens = hearth_api_prompt_room(job->api, out->generation.max_tokens);
     return ok;
 }
