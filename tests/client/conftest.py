@@ -102,7 +102,9 @@ def shared(flags):
 
 @pytest.fixture(scope="session")
 def quick_server(engine_flags):
-    with shared(engine_flags) as running, sdk(running) as running.sdk:
+    # With random weights many tokens are about equally likely, so a split batch would change a reply.
+    deterministic = ["--deterministic"] if "-m" in engine_flags else []
+    with shared([*engine_flags, *deterministic]) as running, sdk(running) as running.sdk:
         yield running
 
 
