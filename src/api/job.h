@@ -57,6 +57,8 @@ struct hearth_dialect {
     bool (*ping)(struct hearth_job *job, struct hearth_buf *out); /* a while without a word; NULL: a comment */
     /* A part of the prompt is computed, and the client wants to know; NULL: a comment. */
     bool (*progress)(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
+    /* Most tokens of a reply to a prompt of this length; NULL: as many as the request allows. */
+    int32_t (*reply_most)(size_t prompt_tokens);
     json_t *(*whole)(struct hearth_job *job); /* the body of a response that is not streamed; NULL: out of memory */
     bool begin_early;                         /* the stream begins when the request has been submitted */
     /* Worker, for a turn that is kept: the "response" member of its body, what the dialect needs to print it again.

@@ -255,6 +255,13 @@ static void deliver(void *user, struct hearth_event *event) {
     }
 }
 
+/* Most tokens of a choice's reply. */
+static int32_t most_tokens(const struct hearth_job *job, const struct hearth_choice *choice) {
+    const int32_t asked = job->parsed.generation.max_tokens;
+    const int32_t most = job->dialect->reply_most != NULL ? job->dialect->reply_most(choice->prompt->tokens.n) : asked;
+    return most < asked ? most : asked;
+}
+
 static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, struct hearth_api_error *error) {
     const struct hearth_generation *generation = &job->parsed.generation;
     uint32_t nth = choice->index % (uint32_t)generation->n;
@@ -279,7 +286,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         /* Nothing is to be said: the client prepares what it will ask later. */
         .priority = generation->max_tokens == 0 ? HEARTH_CLASS_PREFETCH : generation->priority,
         .sampling = generation->sampling,
-        .max_tokens = generation->max_tokens,
+        .max_tokens = most_tokens(job, choice),
         .stops = (const char *const *)generation->stops,
         .stop_count = generation->stop_count,
         .cache_off = !generation->cache,

@@ -67,8 +67,14 @@ static json_t *whole(struct hearth_job *job) {
                      hearth_api_receipt_json(&tally));
 }
 
+static int32_t reply_most(size_t prompt_tokens) {
+    const size_t half = prompt_tokens / 2;
+    return half > SUMMARY_TOKENS_MIN ? (int32_t)half : SUMMARY_TOKENS_MIN;
+}
+
 static const struct hearth_dialect compact_dialect = {
     .id_prefix = "resp_",
+    .reply_most = reply_most,
     .whole = whole,
     .destroy = hearth_response_destroy,
 };
@@ -134,12 +140,6 @@ bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body
     bool ok = own != NULL || hearth_api_fail_nomem(&job->error);
     ok = ok && inherit(job, own) && (asked = compact_body(job, own)) != NULL &&
          hearth_responses_read(job, asked, &compact_dialect, false);
-    if (ok) {
-        const size_t half = job->rendered.prompts[0].tokens.n / 2;
-        const int32_t most = half > SUMMARY_TOKENS_MIN ? (int32_t)half : SUMMARY_TOKENS_MIN;
-        job->parsed.generation.max_tokens =
-            most < job->parsed.generation.max_tokens ? most : job->parsed.generation.max_tokens;
-    }
     json_decref(own);
     json_decref(asked);
     return ok;
