@@ -76,7 +76,7 @@ static void write_item(struct maker *maker, struct hearth_record *record, uint32
         fail("cannot make an item");
     }
     if (maker->other_version) {
-        header.data[AT_VERSION]++;
+        header.data[AT_VERSION] = HEARTH_FORMAT_VERSION + 1;
         const uint64_t checksum = hearth_checksum(header.data + AT_VERSION, header.len - AT_VERSION);
         memcpy(header.data + AT_CHECKSUM, &checksum, sizeof checksum);
     }
