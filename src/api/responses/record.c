@@ -96,7 +96,11 @@ static bool pack_row(json_t *record, const struct row *row) {
             json_object_del(member, key);
         }
     }
-    ok = ok && json_object_set_new(record, row->name, values) == 0;
+    if (ok) {
+        ok = json_object_set_new(record, row->name, values) == 0;
+    } else {
+        json_decref(values);
+    }
     if (json_object_size(member) == 0) {
         json_object_del(record, row->member);
         json_decref(member);
