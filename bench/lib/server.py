@@ -4,6 +4,7 @@ import ctypes
 import functools
 import mmap
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -54,9 +55,18 @@ def models_dir():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nothing listens on. Tests that run side by side draw from ranges of their own, below the ports that
+    the kernel gives to connections: otherwise two servers could be given the same one before either has it."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw99")[2:]
+    first = 10000 + int(worker) % 100 * 200
+    for port in random.sample(range(first, first + 200), 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError(f"no port is free from {first} on")
 
 
 # hearth keeps nothing on disk and finds nothing there unless a driver says so with --kv-dir and --session-db.
