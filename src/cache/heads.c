@@ -5,8 +5,9 @@
  * notes are found as pages are, by a scan or a seek, are sealed, expire and are evicted as they are, and boxes that
  * share a store share them.
  *
- *     note     base = H(root of the model, "heads")     tokens = log2 of the conversations, four words of the head's
- * name state = magic, conversations, root of the salt, tokens
+ *     base      H(root of the model, "heads")
+ *     tokens    log2 of the conversations, four words of the head's name
+ *     state     magic, conversations, root of the salt, tokens of the head
  *
  * After a start the notes are read first. Then, while there is no request, the pages of one head after the other are,
  * the most shared first: at most WINDOW_BYTES are on their way, so that a request never waits for more than that, and
