@@ -20,7 +20,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (64u * 1024)
@@ -238,11 +237,7 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     atomic_init(&server->closing, false);
     server->wake_fd = -1;
     pthread_mutex_init(&server->mutex, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->loop_ended_cond, &attr);
-    pthread_condattr_destroy(&attr);
+    hearth_clock_cond_init(&server->loop_ended_cond);
     if (getrandom(&server->request_id_seed, sizeof server->request_id_seed, GRND_NONBLOCK) < 0) {
         server->request_id_seed = (uint64_t)hearth_clock_us();
     }
@@ -331,24 +326,14 @@ void hearth_http_stop(struct hearth_http_server *server) {
     wake(server);
 }
 
-static struct timespec monotonic_after(int64_t us) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    int64_t ns = at.tv_nsec + (us % 1000000) * 1000;
-    at.tv_sec += (time_t)(us / 1000000 + ns / 1000000000);
-    at.tv_nsec = (long)(ns % 1000000000);
-    return at;
-}
-
 void hearth_http_join(struct hearth_http_server *server, int64_t wait_us) {
     if (!server->started || server->joined) {
         return;
     }
     hearth_http_stop(server);
-    struct timespec until = monotonic_after(wait_us > 0 ? wait_us : 0);
+    const int64_t until_us = hearth_clock_us() + wait_us;
     pthread_mutex_lock(&server->mutex);
-    while (!server->loop_ended &&
-           pthread_cond_timedwait(&server->loop_ended_cond, &server->mutex, &until) != ETIMEDOUT) {
+    while (!server->loop_ended && hearth_clock_cond_wait(&server->loop_ended_cond, &server->mutex, until_us)) {
     }
     server->want_abort = true;
     pthread_mutex_unlock(&server->mutex);

@@ -7,7 +7,6 @@
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #define GATHER_US 20000 /* how long a batch of short prompts waits for requests that are being prepared */
 
@@ -76,12 +75,6 @@ static void take_note(struct hearth_service *service, struct hearth_note note) {
     }
 }
 
-/* Waits to be woken, until a time of the real clock. False: that time has come. */
-static bool wait_until_locked(struct hearth_service *service, int64_t until_us) {
-    struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
-    return pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0;
-}
-
 /* Sleeps until another thread has something; for a moment only, when a task is held for the backing tier, and never
  * beyond a deadline. */
 static void sleep_locked(struct hearth_service *service) {
@@ -96,7 +89,7 @@ static void sleep_locked(struct hearth_service *service) {
         pthread_cond_wait(&service->wake, &service->mutex);
         return;
     }
-    if (wait_until_locked(service, until_us)) {
+    if (hearth_clock_cond_wait(&service->wake, &service->mutex, until_us)) {
         return;
     }
     if (deadline) {
@@ -143,7 +136,7 @@ static bool begins_burst(const struct hearth_service *service) {
 static void gather_locked(struct hearth_service *service) {
     service->gather_until_us = service->gather_until_us > 0 ? service->gather_until_us : hearth_clock_us() + GATHER_US;
     while (service->announced > 0 && nothing_locked(service)) {
-        if (!wait_until_locked(service, service->gather_until_us)) {
+        if (!hearth_clock_cond_wait(&service->wake, &service->mutex, service->gather_until_us)) {
             return;
         }
     }

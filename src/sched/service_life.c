@@ -5,11 +5,11 @@
 #include "sched/service.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void hearth_service_params_default(struct hearth_service_params *params) {
     *params = (struct hearth_service_params){.page_tokens = 256,
@@ -89,12 +89,8 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->deadline_us = INT64_MAX;
     service->min_decode_tps = params->min_decode_tps;
     pthread_mutex_init(&service->mutex, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&service->wake, &monotonic);
-    pthread_cond_init(&service->idle, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    hearth_clock_cond_init(&service->wake);
+    hearth_clock_cond_init(&service->idle);
     service->step = create_step(service);
     int err = HEARTH_ERR_NOMEM;
     service->items = calloc(engine->caps.batch_tokens, sizeof *service->items);
@@ -318,20 +314,11 @@ void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t w
 }
 
 void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += grace_us / 1000000;
-    deadline.tv_nsec += grace_us % 1000000 * 1000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_nsec -= 1000000000;
-        deadline.tv_sec++;
-    }
+    const int64_t until_us = hearth_clock_us() + grace_us;
     pthread_mutex_lock(&service->mutex);
     service->draining = service->cancel_prefetches = true;
     pthread_cond_signal(&service->wake);
-    int late = 0;
-    while (service->active > 0 && !late) {
-        late = pthread_cond_timedwait(&service->idle, &service->mutex, &deadline);
+    while (service->active > 0 && hearth_clock_cond_wait(&service->idle, &service->mutex, until_us)) {
     }
     if (service->active > 0) {
         service->cancel_all = true;

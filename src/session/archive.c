@@ -25,7 +25,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define APPLICATION 0x68727468 /* "hrth" */
 #define QUEUE_BYTES_MAX ((size_t)64 * 1024 * 1024)
@@ -451,11 +450,6 @@ static uint64_t free_items(struct hearth_archive *archive, struct queued_row *it
     return count;
 }
 
-static void wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_us) {
-    struct timespec at = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
-    (void)pthread_cond_timedwait(cond, mutex, &at);
-}
-
 /* Waits, with the mutex, until there is something to do. */
 static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us) {
     while (!archive->stopping && archive->head == NULL && !archive->reader_failed && !archive->stats.failing) {
@@ -465,7 +459,7 @@ static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us)
     until_us = not_before_us > until_us ? not_before_us : until_us;
     bool failing = archive->stats.failing;
     while (!archive->stopping && (failing || !archive->flushing) && hearth_clock_us() < until_us) {
-        wait_until(&archive->work, &archive->mutex, until_us);
+        (void)hearth_clock_cond_wait(&archive->work, &archive->mutex, until_us);
     }
 }
 
@@ -531,12 +525,8 @@ static void *run(void *user) {
 /* ---- life ---- */
 
 static bool init_conds(struct hearth_archive *archive) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* hearth_clock_us()'s */
-    pthread_cond_init(&archive->work, &attributes);
-    pthread_cond_init(&archive->done, &attributes);
-    pthread_condattr_destroy(&attributes);
+    hearth_clock_cond_init(&archive->work);
+    hearth_clock_cond_init(&archive->done);
     return pthread_create(&archive->thread, NULL, run, archive) == 0;
 }
 
@@ -689,7 +679,7 @@ bool hearth_archive_flush(struct hearth_archive *archive, int64_t timeout_us) {
     while (archive->done_count < wanted && archive->failures == failures && hearth_clock_us() < until_us) {
         archive->flushing = true;
         pthread_cond_signal(&archive->work);
-        wait_until(&archive->done, &archive->mutex, until_us);
+        (void)hearth_clock_cond_wait(&archive->done, &archive->mutex, until_us);
     }
     archive->flushing = false;
     bool done = archive->done_count >= wanted;

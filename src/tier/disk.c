@@ -25,26 +25,14 @@ static struct disk *disk_of(struct hearth_backing *backing) {
 /* ---- events ---- */
 
 static void disk_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
-    struct disk *disk = disk_of(backing);
-    (void)pthread_mutex_lock(&disk->wake_lock);
-    disk->wake = wake;
-    disk->wake_user = user;
-    (void)pthread_mutex_unlock(&disk->wake_lock);
-    hearth_disk_lock(disk);
-    disk->wake_due = disk->event_count > 0;
-    hearth_disk_unlock(disk);
+    hearth_events_set_wake(&disk_of(backing)->events, wake, user);
 }
 
 static bool disk_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
     struct disk *disk = disk_of(backing);
     hearth_disk_lock(disk);
-    disk->wake_due = false; /* it is awake */
-    struct disk_event *ev = disk->events;
+    struct hearth_events_entry *ev = hearth_events_take(&disk->events);
     if (ev) {
-        disk->events = ev->next;
-        if (!disk->events) {
-            disk->events_end = &disk->events;
-        }
         if (--disk->event_count == DISK_EVENTS_WAITING / 2) {
             (void)pthread_cond_broadcast(&disk->room_cond);
         }
@@ -63,15 +51,7 @@ static bool disk_poll(struct hearth_backing *backing, struct hearth_backing_even
 }
 
 static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    struct disk *disk = disk_of(backing);
-    const int64_t until = hearth_clock_us() + timeout_us;
-    hearth_disk_lock(disk);
-    while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until)) {
-        continue;
-    }
-    const bool there = disk->events != NULL;
-    hearth_disk_unlock(disk);
-    return there;
+    return hearth_events_wait(&disk_of(backing)->events, timeout_us);
 }
 
 /* ---- use ---- */
@@ -149,11 +129,7 @@ static void free_all(struct disk *disk) {
     hearth_disk_unlock(disk);
     hearth_disk_drop_reads(disk);
     hearth_disk_drop_removals(disk);
-    for (struct disk_event *ev = disk->events, *next; ev; ev = next) {
-        next = ev->next;
-        hearth_backing_event_finish(&ev->event);
-        free(ev);
-    }
+    hearth_events_finish(&disk->events);
     for (int i = 0; i < DISK_SHARDS; i++) {
         while (disk->shards[i].ring.next != &disk->shards[i].ring) {
             hearth_disk_forget_locked(disk, disk->shards[i].ring.next, false);
@@ -172,13 +148,12 @@ static void free_all(struct disk *disk) {
     hearth_table_finish(&disk->jobs);
     hearth_directory_close(disk->directory);
     hearth_seal_destroy(disk->seal);
-    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond,     &disk->read_cond,
-                               &disk->write_cond, &disk->maintain_cond, &disk->gc_cond};
+    pthread_cond_t *conds[] = {&disk->room_cond, &disk->read_cond, &disk->write_cond, &disk->maintain_cond,
+                               &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         (void)pthread_cond_destroy(conds[i]);
     }
     (void)pthread_mutex_destroy(&disk->lock);
-    (void)pthread_mutex_destroy(&disk->wake_lock);
     free(disk->touched);
     free((char *)(uintptr_t)disk->params.dir);
     free((char *)(uintptr_t)disk->params.about);
@@ -226,14 +201,14 @@ static const struct hearth_backing_ops disk_ops = {
 };
 
 static void init(struct disk *disk) {
-    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond,     &disk->read_cond,
-                               &disk->write_cond, &disk->maintain_cond, &disk->gc_cond};
+    pthread_cond_t *conds[] = {&disk->room_cond, &disk->read_cond, &disk->write_cond, &disk->maintain_cond,
+                               &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         hearth_clock_cond_init(conds[i]);
     }
-    HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0 && pthread_mutex_init(&disk->wake_lock, NULL) == 0);
+    HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0);
     disk->base = (struct hearth_backing){.ops = &disk_ops, .name = "disk"};
-    disk->events_end = &disk->events;
+    hearth_events_init(&disk->events);
     disk->reads_end = &disk->reads;
     disk->removals_end = &disk->removals;
     disk->queue.prev = disk->queue.next = &disk->queue;

@@ -23,6 +23,7 @@
 #include "tier/directory.h"
 #include "tier/disk.h"
 #include "tier/disk_io.h"
+#include "tier/events.h"
 #include "tier/format.h"
 
 #include <pthread.h>
@@ -34,13 +35,6 @@
 #define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
 #define DISK_MAINTAIN_NICE 10
 #define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
-
-/* An event in the queue. The first member of what brings it about, so that answering needs no memory. */
-struct disk_event {
-    struct disk_event *next;
-    uint64_t charge; /* READ: bytes that it holds of DISK_READ_BYTES */
-    struct hearth_backing_event event;
-};
 
 /* A file of our model that is there, as far as we know. */
 struct disk_file {
@@ -62,7 +56,7 @@ struct disk_shard {
 };
 
 struct disk_read {
-    struct disk_event ev; /* first */
+    struct hearth_events_entry ev; /* first */
     struct disk_read *next;
     bool done;
     struct hearth_file_id id;
@@ -81,9 +75,9 @@ struct disk_read {
 enum disk_fate { DISK_OPEN, DISK_THERE, DISK_WRITTEN, DISK_FAILED, DISK_REFUSED };
 
 struct disk_job {
-    struct disk_event ev;         /* first */
-    struct hearth_link link;      /* disk->jobs, until it is answered */
-    struct disk_job *prev, *next; /* ring of the queue */
+    struct hearth_events_entry ev; /* first */
+    struct hearth_link link;       /* disk->jobs, until it is answered */
+    struct disk_job *prev, *next;  /* ring of the queue */
     int group;
     struct hearth_record *record;
     struct hearth_blob *blob; /* NULL: no state */
@@ -112,7 +106,7 @@ struct disk_group {
 };
 
 struct disk_removal {
-    struct disk_event ev; /* first */
+    struct hearth_events_entry ev; /* first */
     struct disk_removal *next;
     struct hearth_file_id id;
     int tries;
@@ -133,14 +127,10 @@ struct disk {
     struct hearth_directory *directory; /* replaced when it was removed; hearth_disk_directory() */
     struct disk_retired *retired;       /* handles that others may still use */
 
-    /* events */
-    struct disk_event *events, **events_end;
+    struct hearth_events events;
     size_t event_count;
-    bool wake_due;
-    pthread_mutex_t wake_lock; /* held while `wake` is called; taken without the other lock */
-    void (*wake)(void *user);
-    void *wake_user;
-    pthread_cond_t event_cond, room_cond; /* there is one; there is room again */
+    bool wake_due;            /* hearth_disk_unlock() calls the cache's wake */
+    pthread_cond_t room_cond; /* there is room for events again */
 
     /* files */
     struct hearth_table files;
@@ -200,7 +190,7 @@ bool hearth_disk_reopen(struct disk *disk);
 bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us);
 /* Whether readers and maintenance thread are to end. */
 bool hearth_disk_stopped(struct disk *disk);
-void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev);
+void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev);
 /* An event of its own. False: out of memory. */
 bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
 struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);

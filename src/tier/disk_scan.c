@@ -77,7 +77,7 @@ static const char *mismatch(const struct disk *disk, const struct hearth_file_id
 /* Adds the file to the table; with `tell` takes the record for FOUND. */
 static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id *id, struct header_read *header,
                                  bool tell) {
-    struct disk_event *ev = tell ? calloc(1, sizeof *ev) : NULL;
+    struct hearth_events_entry *ev = tell ? calloc(1, sizeof *ev) : NULL;
     struct hearth_record *record = tell ? malloc(sizeof *record) : NULL;
     bool added = !tell || (ev && record), told = false;
     hearth_disk_lock(disk);

@@ -24,11 +24,7 @@ void hearth_disk_unlock(struct disk *disk) {
     disk->wake_due = false;
     (void)pthread_mutex_unlock(&disk->lock);
     if (due) {
-        (void)pthread_mutex_lock(&disk->wake_lock);
-        if (disk->wake) {
-            disk->wake(disk->wake_user);
-        }
-        (void)pthread_mutex_unlock(&disk->wake_lock);
+        hearth_events_call_wake(&disk->events);
     }
 }
 
@@ -79,18 +75,13 @@ struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_dige
 
 /* ---- events ---- */
 
-void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
-    ev->next = NULL;
-    *disk->events_end = ev;
-    disk->events_end = &ev->next;
-    if (disk->event_count++ == 0) {
-        disk->wake_due = true;
-        (void)pthread_cond_signal(&disk->event_cond);
-    }
+void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev) {
+    disk->event_count++;
+    disk->wake_due |= hearth_events_append(&disk->events, ev);
 }
 
 bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
-    struct disk_event *ev = calloc(1, sizeof *ev);
+    struct hearth_events_entry *ev = calloc(1, sizeof *ev);
     if (!ev) {
         return false;
     }

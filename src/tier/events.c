@@ -24,7 +24,7 @@ void hearth_events_finish(struct hearth_events *events) {
     (void)pthread_mutex_destroy(&events->wake_lock);
 }
 
-static void call_wake(struct hearth_events *events) {
+void hearth_events_call_wake(struct hearth_events *events) {
     (void)pthread_mutex_lock(&events->wake_lock);
     if (events->wake) {
         events->wake(events->wake_user);
@@ -32,7 +32,7 @@ static void call_wake(struct hearth_events *events) {
     (void)pthread_mutex_unlock(&events->wake_lock);
 }
 
-void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry) {
+bool hearth_events_append(struct hearth_events *events, struct hearth_events_entry *entry) {
     entry->next = NULL;
     (void)pthread_mutex_lock(&events->lock);
     const bool was_empty = !events->first;
@@ -40,12 +40,16 @@ void hearth_events_post(struct hearth_events *events, struct hearth_events_entry
     events->end = &entry->next;
     (void)pthread_cond_signal(&events->came);
     (void)pthread_mutex_unlock(&events->lock);
-    if (was_empty) {
-        call_wake(events);
+    return was_empty;
+}
+
+void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry) {
+    if (hearth_events_append(events, entry)) {
+        hearth_events_call_wake(events);
     }
 }
 
-bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event) {
+struct hearth_events_entry *hearth_events_take(struct hearth_events *events) {
     (void)pthread_mutex_lock(&events->lock);
     struct hearth_events_entry *entry = events->first;
     if (entry) {
@@ -53,6 +57,11 @@ bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_even
         events->end = events->first ? events->end : &events->first;
     }
     (void)pthread_mutex_unlock(&events->lock);
+    return entry;
+}
+
+bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event) {
+    struct hearth_events_entry *entry = hearth_events_take(events);
     if (!entry) {
         return false;
     }
@@ -81,6 +90,6 @@ void hearth_events_set_wake(struct hearth_events *events, void (*wake)(void *use
     const bool due = events->first != NULL;
     (void)pthread_mutex_unlock(&events->lock);
     if (due) {
-        call_wake(events);
+        hearth_events_call_wake(events);
     }
 }

@@ -12,6 +12,7 @@
 /* An event in the queue; allocated with malloc() as the first member of what holds it, and freed when it is taken. */
 struct hearth_events_entry {
     struct hearth_events_entry *next;
+    uint64_t charge; /* bytes that the event holds of a limit of its tier (the disk's reads), 0: none */
     struct hearth_backing_event event;
 };
 
@@ -29,6 +30,12 @@ void hearth_events_init(struct hearth_events *events);
 void hearth_events_finish(struct hearth_events *events);
 /* Adds an event; the entry is the queue's from now on. Calls `wake` when the queue was empty. */
 void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry);
+/* As post(), for a caller that holds a lock of its own: true if the queue was empty, and then the caller owes it a
+ * hearth_events_call_wake() without that lock. */
+bool hearth_events_append(struct hearth_events *events, struct hearth_events_entry *entry);
+void hearth_events_call_wake(struct hearth_events *events);
+/* Takes the first entry out; the caller's, to free. NULL: there is none. */
+struct hearth_events_entry *hearth_events_take(struct hearth_events *events);
 /* As the operations of the same names in tier/backing.h. */
 bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event);
 bool hearth_events_wait(struct hearth_events *events, int64_t timeout_us);

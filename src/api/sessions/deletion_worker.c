@@ -9,11 +9,10 @@
 #include "session/transcript.h"
 
 #include <stdlib.h>
-#include <time.h>
 
-#define EVERY_S 10
+#define EVERY_US 10000000
 #define SLICE 64
-#define POLL_NS 100000000 /* how often a wait looks whether the server ends */
+#define POLL_US 100000 /* how often a wait looks whether the server ends */
 
 struct hearth_api_deletion_worker {
     struct hearth_api *api;
@@ -66,14 +65,9 @@ static int wait_for(struct hearth_api_deletion_worker *worker, struct forget_wai
     bool done = false;
     int err = HEARTH_ERR_CANCELLED;
     while (!done && !is_stopping(worker)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += POLL_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
         pthread_mutex_lock(&forget_wait->mutex);
         if (!forget_wait->done) {
-            (void)pthread_cond_timedwait(&forget_wait->changed, &forget_wait->mutex, &until);
+            (void)hearth_clock_cond_wait(&forget_wait->changed, &forget_wait->mutex, hearth_clock_us() + POLL_US);
         }
         done = forget_wait->done;
         err = done ? forget_wait->err : err;
@@ -89,7 +83,7 @@ static int drop_state(struct hearth_api_deletion_worker *worker, const struct he
         return HEARTH_ERR_NOMEM;
     }
     pthread_mutex_init(&forget_wait->mutex, NULL);
-    pthread_cond_init(&forget_wait->changed, NULL);
+    hearth_clock_cond_init(&forget_wait->changed);
     forget_wait->holders = 2;
     const struct hearth_service_forget_request request = {
         .tokens = forget->tokens.v,
@@ -132,11 +126,9 @@ static void *run(void *user) {
     struct hearth_api_deletion_worker *worker = user;
     pthread_mutex_lock(&worker->mutex);
     while (!worker->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += EVERY_S;
+        const int64_t until_us = hearth_clock_us() + EVERY_US;
         while (!worker->woken && !worker->stopping &&
-               pthread_cond_timedwait(&worker->changed, &worker->mutex, &until) == 0) {
+               hearth_clock_cond_wait(&worker->changed, &worker->mutex, until_us)) {
         }
         worker->woken = false;
         const bool stopping = worker->stopping;
@@ -155,17 +147,13 @@ static void *run(void *user) {
 
 struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hearth_api *api) {
     struct hearth_api_deletion_worker *worker = calloc(1, sizeof *worker);
-    pthread_condattr_t attributes;
     if (worker == NULL) {
         return NULL;
     }
     worker->api = api;
     worker->woken = true; /* what an earlier life has left */
     pthread_mutex_init(&worker->mutex, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&worker->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    hearth_clock_cond_init(&worker->changed);
     if (pthread_create(&worker->thread, NULL, run, worker) != 0) {
         pthread_cond_destroy(&worker->changed);
         pthread_mutex_destroy(&worker->mutex);
