@@ -128,3 +128,35 @@ struct hearth_link *hearth_table_find(const struct hearth_table *table, struct h
 struct hearth_link *hearth_table_next(const struct hearth_link *link) {
     return find_from(link->next, link->key);
 }
+
+/* ---- names ---- */
+
+bool hearth_table_add_name(struct hearth_table *table, struct hearth_digest name) {
+    struct hearth_link *link = calloc(1, sizeof *link);
+    if (!link) {
+        return false;
+    }
+    link->key = name;
+    if (!hearth_table_add(table, link)) {
+        free(link);
+        return false;
+    }
+    return true;
+}
+
+bool hearth_table_take_name(struct hearth_table *table, struct hearth_digest name) {
+    struct hearth_link *link = hearth_table_find(table, name);
+    if (link) {
+        hearth_table_remove(table, link);
+        free(link);
+    }
+    return link != NULL;
+}
+
+void hearth_table_finish_names(struct hearth_table *table) {
+    struct hearth_link *link;
+    for (size_t at = 0; (link = hearth_table_pop(table, &at)) != NULL;) {
+        free(link);
+    }
+    hearth_table_finish(table);
+}

@@ -38,9 +38,14 @@ struct duplicate {
 void hearth_copy_remove_name(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind) {
     if (cache->backing->ops->remove(cache->backing, name, kind)) {
         cache->removing++;
+        (void)hearth_table_add_name(&cache->removals, name);
     } else {
         cache->remove_failed = true;
     }
+}
+
+bool hearth_copy_is_removed(const struct hearth_cache *cache, struct hearth_digest name) {
+    return hearth_table_find(&cache->removals, name) != NULL;
 }
 
 void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
@@ -120,7 +125,7 @@ bool hearth_copy_enter(struct hearth_cache *cache, struct hearth_cache_item *ite
         return false;
     }
     item->copy.state = (uint8_t)state;
-    item->copy.remote = false;
+    item->copy.remote = item->copy.waits = false;
     cache->writing += state == HEARTH_COPY_WRITING;
     return true;
 }
@@ -141,7 +146,7 @@ void hearth_copy_forget(struct hearth_cache *cache, struct hearth_cache_item *it
     cache->writing -= item->copy.state == HEARTH_COPY_WRITING;
     hearth_table_remove(&cache->copies, &item->copy.link);
     item->copy.state = HEARTH_COPY_NONE;
-    item->copy.reading = false;
+    item->copy.reading = item->copy.waits = false;
 }
 
 void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *item) {

@@ -32,6 +32,9 @@ void hearth_copy_forget(struct hearth_cache *cache, struct hearth_cache_item *it
 void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *item);
 /* Asks the tier to remove an item; counted in cache->removing until it answers. */
 void hearth_copy_remove_name(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind);
+/* Whether the tier was asked to remove an item of this name and has not answered: what is put now could not be told
+ * from it. */
+bool hearth_copy_is_removed(const struct hearth_cache *cache, struct hearth_digest name);
 /* The page, which ended at `end`, has grown: its copy is one of what it was. The caller counts the change. */
 void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end);
 /* The engine refused what came of the copy. Likewise. */

@@ -7,7 +7,8 @@
  *     READ       the bytes become the blob, if RAM has room; without bytes as LOST
  *     LOST       THERE -> NONE: an item without a blob goes, too, unless something hangs on it
  *     MOVED      another tier has it: reading it has another price
- *     REMOVED    an item that was put again meanwhile is put once more */
+ *     REMOVED    an item that was captured again meanwhile is put: before, the answers to both puts would have the same
+ *                name, and a DROPPED of what was removed could be taken for one of what is there */
 #include "cache/backing.h"
 
 #include "base/assert.h"
@@ -56,7 +57,7 @@ static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
 }
 
 static void on_written(struct hearth_cache *cache, struct hearth_cache_item *item, bool remote) {
-    if (item->copy.state != HEARTH_COPY_WRITING) {
+    if (item->copy.state != HEARTH_COPY_WRITING || item->copy.waits) {
         return;
     }
     size_t before = hearth_cache_item_bytes(item);
@@ -73,7 +74,7 @@ static void on_written(struct hearth_cache *cache, struct hearth_cache_item *ite
 }
 
 static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *item) {
-    if (item->copy.state != HEARTH_COPY_WRITING) {
+    if (item->copy.state != HEARTH_COPY_WRITING || item->copy.waits) {
         return;
     }
     size_t before = hearth_cache_item_bytes(item);
@@ -95,12 +96,14 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
     }
 }
 
-/* What was put there again in the meantime may be gone, too: it is put once more. */
-static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item, int err) {
+/* What was found there meanwhile may be gone, too; what has waited for it is put. */
+static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item,
+                       const struct hearth_backing_event *event) {
     HEARTH_ASSERT(cache->removing > 0);
     cache->removing--;
-    cache->remove_failed = cache->remove_failed || err != HEARTH_OK;
-    if (!item || item->copy.state != HEARTH_COPY_THERE) {
+    (void)hearth_table_take_name(&cache->removals, event->name);
+    cache->remove_failed = cache->remove_failed || event->err != HEARTH_OK;
+    if (!item || (item->copy.state != HEARTH_COPY_THERE && !item->copy.waits)) {
         return;
     }
     if (hearth_copy_lacks_blob(cache, item)) {
@@ -135,7 +138,7 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
             event.record = NULL;
         }
         break;
-    case HEARTH_BACKING_REMOVED: on_removed(cache, item, event.err); break;
+    case HEARTH_BACKING_REMOVED: on_removed(cache, item, &event); break;
     case HEARTH_BACKING_LOST:
         if (item && item->copy.state == HEARTH_COPY_THERE) {
             lose(cache, item);
@@ -189,7 +192,7 @@ bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
 }
 
 bool hearth_cache_scanning(const struct hearth_cache *cache) {
-    return cache->backing && (!cache->backing_scanned || cache->heads.awaited > 0);
+    return cache->backing && (!cache->backing_scanned || cache->heads.awaited.count > 0);
 }
 
 bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {

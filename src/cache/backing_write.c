@@ -47,7 +47,8 @@ static void put(struct hearth_cache *cache, struct hearth_cache_item *item, stru
         return;
     }
     item->copy.p0 = record->p0;
-    if (!cache->backing->ops->put(cache->backing, record, blob, replaces)) {
+    item->copy.waits = hearth_copy_is_removed(cache, record->name);
+    if (!item->copy.waits && !cache->backing->ops->put(cache->backing, record, blob, replaces)) {
         hearth_copy_forget(cache, item);
     }
     hearth_cache_store_changed(cache, item, before);

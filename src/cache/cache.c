@@ -127,6 +127,7 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_tree_finish(&cache->tree, drop_blob, cache);
     hearth_arrive_finish(cache);
     hearth_duplicates_finish(cache);
+    hearth_table_finish_names(&cache->removals);
     hearth_table_finish(&cache->copies);
     hearth_heads_finish(&cache->heads);
     hearth_returns_destroy(cache->returns);

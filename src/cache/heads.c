@@ -64,6 +64,7 @@ void hearth_heads_finish(struct hearth_heads *heads) {
     for (size_t i = 0; i < heads->n; i++) {
         destroy_head(heads->v[i]);
     }
+    hearth_table_finish_names(&heads->awaited);
     *heads = (struct hearth_heads){.ended = true};
 }
 
@@ -120,6 +121,10 @@ static void put_note(struct hearth_cache *cache, struct hearth_head *head) {
                                    .p1 = NOTE_WORDS,
                                    .tokens = words};
     struct hearth_buf bytes = {0};
+    record.name = hearth_record_name(&record);
+    if (hearth_copy_is_removed(cache, record.name)) {
+        return; /* the next conversation with this head puts it */
+    }
     if (!hearth_buf_append(&bytes, &header, sizeof header) ||
         !hearth_buf_append(&bytes, head->tokens, (size_t)head->n * sizeof *head->tokens)) {
         hearth_buf_finish(&bytes);
@@ -127,7 +132,6 @@ static void put_note(struct hearth_cache *cache, struct hearth_head *head) {
     }
     (void)snprintf(record.text, sizeof record.text, "(a head that %" PRIu32 " conversations share)", head->talks);
     record.state_bytes = bytes.len;
-    record.name = hearth_record_name(&record);
     struct hearth_blob *blob = hearth_ram_put(cache->ram, &bytes, NULL);
     if (!blob) {
         return;
@@ -200,11 +204,13 @@ void hearth_heads_forget(struct hearth_cache *cache, const struct hearth_cache_p
 bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event) {
     struct hearth_heads *heads = &cache->heads;
     if (event->type == HEARTH_BACKING_FOUND && hearth_digest_equal(event->record->base, notes_base(cache))) {
-        heads->awaited += cache->backing->ops->get(cache->backing, event->name);
+        if (hearth_table_add_name(&heads->awaited, event->name) &&
+            !cache->backing->ops->get(cache->backing, event->name)) {
+            (void)hearth_table_take_name(&heads->awaited, event->name);
+        }
         return true;
     }
-    if (event->type == HEARTH_BACKING_READ && heads->awaited > 0) {
-        heads->awaited--;
+    if (event->type == HEARTH_BACKING_READ && hearth_table_take_name(&heads->awaited, event->name)) {
         read_note(cache, event);
         return true;
     }
@@ -302,7 +308,7 @@ void hearth_cache_warm(struct hearth_cache *cache) {
         const struct hearth_digest base = notes_base(cache);
         heads->ticket = cache->backing->ops->seek ? cache->backing->ops->seek(cache->backing, &base, 1) : 0;
     }
-    if (!hearth_cache_sought(cache, heads->ticket) || heads->awaited > 0) {
+    if (!hearth_cache_sought(cache, heads->ticket) || heads->awaited.count > 0) {
         return;
     }
     for (struct hearth_head *head; (head = next_head(heads)) != NULL;) {

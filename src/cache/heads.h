@@ -3,6 +3,7 @@
 #ifndef HEARTH_CACHE_HEADS_H
 #define HEARTH_CACHE_HEADS_H
 
+#include "base/table.h"
 #include "cache/path.h"
 #include "tier/record.h"
 
@@ -31,8 +32,8 @@ struct hearth_heads {
     size_t n;
     uint64_t ticket; /* of the seek for notes */
     bool asked;
-    size_t awaited; /* notes that are being read */
-    bool ended;     /* the warm-up */
+    struct hearth_table awaited; /* names of the notes that are being read */
+    bool ended;                  /* the warm-up */
     uint32_t warmed_heads;
     uint64_t warmed_tokens, warmed_bytes;
 };

@@ -421,7 +421,7 @@ void hearth_cache_store_drop_snapshot(struct hearth_cache *cache, struct hearth_
 static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item) {
     size_t before = hearth_cache_item_bytes(item);
     if (item->copy.state == HEARTH_COPY_WRITING) {
-        hearth_copy_forget(cache, item);
+        hearth_copy_remove(cache, item);
     }
     hearth_ram_drop(cache->ram, item->blob);
     item->blob = NULL;

@@ -39,6 +39,7 @@ struct hearth_cache {
     struct hearth_table duplicates; /* what the backing tier has besides (cache/backing.c) */
     size_t writing;                 /* copies on their way */
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
+    struct hearth_table removals;   /* their names */
     bool remove_failed;             /* one of them may still be there */
     uint64_t bad_reads;             /* items that could not be read, though the backing tier has them */
     int32_t backing_min_tokens;

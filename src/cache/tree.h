@@ -50,6 +50,7 @@ struct hearth_copy {
     uint8_t state;           /* enum hearth_copy_state */
     bool reading;            /* was asked for and has not come */
     bool remote;             /* a read would come from a store that boxes share */
+    bool waits;              /* WRITING, but not put before the tier has removed what has the same name */
 };
 
 /* For how long an item stays in RAM while anything else can go (cache/store.c). */

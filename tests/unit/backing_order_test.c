@@ -1,0 +1,324 @@
+/* The cache beside a backing tier whose answers come late: the tier here keeps what it is told, and answers when the
+ * test says so. */
+#include "base/assert.h"
+#include "cache/store.h"
+#include "engine/sim.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGE = 8, ITEMS_MAX = 32, HEAD_TOKENS = PAGE };
+
+struct item {
+    struct hearth_record *record;
+    struct hearth_buf bytes;
+};
+
+/* Puts wait in `queued` for write_all(), removals in `removals` for remove_all(), reads in `reads` for read_one(). */
+struct slow_tier {
+    struct hearth_backing base;
+    struct item items[ITEMS_MAX], queued[ITEMS_MAX];
+    struct hearth_digest removals[ITEMS_MAX], reads[ITEMS_MAX];
+    struct hearth_backing_event events[ITEMS_MAX];
+    size_t item_count, queued_count, removal_count, read_count, event_count;
+};
+
+static struct hearth_backing_event *tell(struct slow_tier *tier, enum hearth_backing_event_type type,
+                                         struct hearth_digest name) {
+    assert_true(tier->event_count < ITEMS_MAX);
+    struct hearth_backing_event *event = &tier->events[tier->event_count++];
+    *event = (struct hearth_backing_event){.type = type, .name = name};
+    return event;
+}
+
+static void finish_item(struct item *item) {
+    hearth_record_destroy(item->record);
+    hearth_buf_finish(&item->bytes);
+}
+
+static struct item *find(struct slow_tier *tier, struct hearth_digest name) {
+    for (size_t i = 0; i < tier->item_count; i++) {
+        if (hearth_digest_equal(tier->items[i].record->name, name)) {
+            return &tier->items[i];
+        }
+    }
+    return NULL;
+}
+
+static void lose(struct slow_tier *tier, struct hearth_digest name) {
+    struct item *item = find(tier, name);
+    if (item != NULL) {
+        finish_item(item);
+        *item = tier->items[--tier->item_count];
+    }
+}
+
+static bool slow_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+                     const struct hearth_digest *replaces) {
+    struct slow_tier *tier = (struct slow_tier *)backing;
+    struct item *item = &tier->queued[tier->queued_count++];
+    size_t len = 0;
+    const void *bytes = blob != NULL ? hearth_blob_data(blob, &len) : NULL;
+    assert_true(tier->queued_count < ITEMS_MAX && replaces == NULL);
+    *item = (struct item){.record = hearth_record_copy(record)};
+    assert_true(item->record != NULL && hearth_buf_append(&item->bytes, bytes, len));
+    return true;
+}
+
+static bool slow_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct slow_tier *tier = (struct slow_tier *)backing;
+    tier->reads[tier->read_count++] = name;
+    return true;
+}
+
+static void slow_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    (void)backing, (void)touches, (void)n;
+}
+
+/* What is still queued is dropped, as backing.h says. */
+static bool slow_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct slow_tier *tier = (struct slow_tier *)backing;
+    (void)kind;
+    for (size_t i = tier->queued_count; i-- > 0;) {
+        if (hearth_digest_equal(tier->queued[i].record->name, name)) {
+            finish_item(&tier->queued[i]);
+            tier->queued[i] = tier->queued[--tier->queued_count];
+            tell(tier, HEARTH_BACKING_DROPPED, name);
+        }
+    }
+    tier->removals[tier->removal_count++] = name;
+    return true;
+}
+
+static bool slow_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct slow_tier *tier = (struct slow_tier *)backing;
+    if (tier->event_count == 0) {
+        return false;
+    }
+    *event = tier->events[0];
+    memmove(tier->events, tier->events + 1, --tier->event_count * sizeof *tier->events);
+    return true;
+}
+
+static const struct hearth_backing_ops OPS = {
+    .put = slow_put, .get = slow_get, .touch = slow_touch, .remove = slow_remove, .poll = slow_poll};
+
+static void write_all(struct slow_tier *tier) {
+    for (size_t i = 0; i < tier->queued_count; i++) {
+        assert_true(tier->item_count < ITEMS_MAX);
+        tell(tier, HEARTH_BACKING_WRITTEN, tier->queued[i].record->name);
+        if (find(tier, tier->queued[i].record->name) == NULL) {
+            tier->items[tier->item_count++] = tier->queued[i];
+        } else {
+            finish_item(&tier->queued[i]);
+        }
+    }
+    tier->queued_count = 0;
+}
+
+static void remove_all(struct slow_tier *tier) {
+    for (size_t i = 0; i < tier->removal_count; i++) {
+        lose(tier, tier->removals[i]);
+        tell(tier, HEARTH_BACKING_REMOVED, tier->removals[i]);
+    }
+    tier->removal_count = 0;
+}
+
+static void find_all(struct slow_tier *tier) {
+    for (size_t i = 0; i < tier->item_count; i++) {
+        tell(tier, HEARTH_BACKING_FOUND, tier->items[i].record->name)->record =
+            hearth_record_copy(tier->items[i].record);
+    }
+    tell(tier, HEARTH_BACKING_SCANNED, (struct hearth_digest){0});
+}
+
+static void read_one(struct slow_tier *tier, struct hearth_digest name) {
+    struct item *item = find(tier, name);
+    struct hearth_backing_event *event = tell(tier, HEARTH_BACKING_READ, name);
+    if (item == NULL) {
+        event->err = HEARTH_ERR_NOT_FOUND;
+        return;
+    }
+    assert_true(hearth_buf_append(&event->bytes, item->bytes.data, item->bytes.len));
+    event->checksum = hearth_checksum(event->bytes.data, event->bytes.len);
+}
+
+/* ---- a cache on it ---- */
+
+struct stage {
+    struct slow_tier tier;
+    struct hearth_engine *engine;
+    struct hearth_ram *ram;
+    struct hearth_cache *cache;
+    struct hearth_live live;
+};
+
+static const hearth_token tokens[2 * PAGE] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+static const struct hearth_cache_prompt prompt = {.tokens = tokens, .n = 2 * PAGE};
+
+static void start(struct stage *stage) {
+    struct hearth_sim_params sim;
+    const struct hearth_cache_params params = {
+        .page_tokens = PAGE, .budget_bytes = 1 << 20, .backing = &stage->tier.base};
+    hearth_sim_params_default(&sim);
+    sim.memory_class = HEARTH_ENGINE_PAGES;
+    stage->tier.base.ops = &OPS;
+    stage->tier.base.name = "slow";
+    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
+    assert_non_null(stage->ram = hearth_ram_create());
+    assert_int_equal(hearth_cache_create(stage->engine, stage->ram, &params, &stage->cache, NULL), HEARTH_OK);
+    hearth_live_init(&stage->live, 0);
+}
+
+static void stop(struct stage *stage) {
+    hearth_live_finish(stage->cache, &stage->live);
+    hearth_cache_destroy(stage->cache);
+    hearth_ram_destroy(stage->ram);
+    stage->engine->ops->destroy(stage->engine);
+}
+
+static void finish(struct stage *stage) {
+    struct hearth_backing_event event;
+    stop(stage);
+    for (size_t i = 0; i < stage->tier.item_count; i++) {
+        finish_item(&stage->tier.items[i]);
+    }
+    for (size_t i = 0; i < stage->tier.queued_count; i++) {
+        finish_item(&stage->tier.queued[i]);
+    }
+    while (slow_poll(&stage->tier.base, &event)) {
+        hearth_backing_event_finish(&event);
+    }
+}
+
+/* Computes the tokens and captures them. */
+static void compute(struct stage *stage) {
+    struct hearth_batch_item items[2 * PAGE];
+    for (int32_t i = 0; i < 2 * PAGE; i++) {
+        items[i] = (struct hearth_batch_item){.token = tokens[i], .seq = stage->live.seq, .pos = i};
+    }
+    assert_int_equal(stage->engine->ops->decode(stage->engine, items, 2 * PAGE), HEARTH_OK);
+    assert_true(hearth_live_append(&stage->live, tokens, 2 * PAGE));
+    while (hearth_cache_capture(stage->cache, &stage->live, 8) != HEARTH_CAPTURE_DONE) {
+    }
+}
+
+static void forget(struct stage *stage) {
+    struct hearth_live *lives[] = {&stage->live};
+    int32_t stop_at;
+    assert_int_equal(hearth_cache_forget(stage->cache, &prompt, 0, lives, 1, &stop_at), HEARTH_OK);
+    assert_int_equal(stop_at, 0);
+}
+
+static void poll_all(struct stage *stage) {
+    while (hearth_cache_poll(stage->cache, 1) > 0) {
+    }
+    hearth_cache_check(stage->cache);
+}
+
+static size_t copies(const struct stage *stage) {
+    struct hearth_cache_stats stats;
+    hearth_cache_stats(stage->cache, &stats);
+    return stats.copies;
+}
+
+/* ---- tests ---- */
+
+/* Pages are forgotten while they wait to be written, and captured again before the tier has answered. The answers to
+ * both puts have the same names: it must not be taken for an answer to the second that the first was dropped, or what
+ * is written is not known (and not removed when it is forgotten), or is removed and not known to be missing. */
+static void captured_again_while_removed(void **state) {
+    (void)state;
+    for (int written_first = 0; written_first < 2; written_first++) {
+        struct stage stage = {0};
+        bool failed;
+        start(&stage);
+        compute(&stage);
+        if (written_first) {
+            write_all(&stage.tier);
+        }
+        forget(&stage);
+        compute(&stage);
+        write_all(&stage.tier);
+        remove_all(&stage.tier);
+        poll_all(&stage);
+        assert_false(hearth_cache_removing(stage.cache, &failed));
+        write_all(&stage.tier);
+        poll_all(&stage);
+        assert_int_equal(stage.tier.item_count, 2);
+        assert_int_equal(copies(&stage), 2);
+        forget(&stage);
+        remove_all(&stage.tier);
+        poll_all(&stage);
+        assert_int_equal(stage.tier.item_count, 0);
+        assert_int_equal(copies(&stage), 0);
+        finish(&stage);
+    }
+}
+
+/* What was captured again and is forgotten again before the first removal is answered stays forgotten. */
+static void forgotten_again_while_removed(void **state) {
+    (void)state;
+    struct stage stage = {0};
+    start(&stage);
+    compute(&stage);
+    forget(&stage);
+    compute(&stage);
+    forget(&stage);
+    write_all(&stage.tier);
+    remove_all(&stage.tier);
+    poll_all(&stage);
+    write_all(&stage.tier);
+    poll_all(&stage);
+    assert_int_equal(stage.tier.item_count, 0);
+    assert_int_equal(copies(&stage), 0);
+    finish(&stage);
+}
+
+/* After a start a page is read while the note of a head is, and goes: its answer is no note's. */
+static void a_vanished_page_is_no_note(void **state) {
+    (void)state;
+    struct stage stage = {0};
+    struct hearth_plan plan = {0};
+    start(&stage);
+    compute(&stage);
+    hearth_cache_head(stage.cache, &prompt, HEAD_TOKENS);
+    hearth_cache_head(stage.cache, &prompt, HEAD_TOKENS);
+    write_all(&stage.tier);
+    assert_int_equal(stage.tier.item_count, 3);
+    stop(&stage);
+    stage.tier.event_count = 0;
+    start(&stage);
+    find_all(&stage.tier);
+    poll_all(&stage);
+    assert_int_equal(stage.tier.read_count, 1);
+    const struct hearth_digest note = stage.tier.reads[0];
+    const struct hearth_live *lives[] = {&stage.live};
+    assert_true(hearth_cache_plan(stage.cache, &prompt, lives, 1, &plan));
+    assert_true(hearth_cache_fetch(stage.cache, &plan));
+    hearth_plan_finish(&plan);
+    assert_int_equal(stage.tier.read_count, 3);
+    const struct hearth_digest page = stage.tier.reads[2];
+    lose(&stage.tier, page);
+    tell(&stage.tier, HEARTH_BACKING_LOST, page);
+    read_one(&stage.tier, page);
+    poll_all(&stage);
+    assert_true(hearth_cache_scanning(stage.cache)); /* the note has not come */
+    read_one(&stage.tier, note);
+    poll_all(&stage);
+    assert_false(hearth_cache_scanning(stage.cache));
+    assert_int_equal(stage.cache->heads.n, 1);
+    finish(&stage);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(captured_again_while_removed),
+        cmocka_unit_test(forgotten_again_while_removed),
+        cmocka_unit_test(a_vanished_page_is_no_note),
+    };
+    return cmocka_run_group_tests_name("backing_order", tests, NULL, NULL);
+}
