@@ -16,12 +16,12 @@ static bool read_logprobs(const json_t *body, struct hearth_generation *generati
     if (wanted != NULL && !json_is_boolean(wanted)) {
         return hearth_api_fail(error, 400, "invalid_type", "logprobs", "logprobs must be true or false");
     }
-    if (top != NULL && !json_is_true(wanted)) {
-        return hearth_api_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs to be true");
-    }
     if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
         return hearth_api_fail(error, 400, "invalid_value", "top_logprobs",
                                "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
+    }
+    if (count > 0 && !json_is_true(wanted)) {
+        return hearth_api_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs to be true");
     }
     if (json_is_true(wanted)) {
         generation->sampling.logprobs = (int32_t)count;

@@ -118,7 +118,9 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
     if (instead != NULL) {
         hearth_api_fail(&error, 501, "not_supported", NULL, "%s %s: %s", hearth_http_method(exchange), path, instead);
     } else if (!path_known) {
-        hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no %s %s here", hearth_http_method(exchange), path);
+        const char *hint = hearth_api_route_hint(path);
+        hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no %s %s here%s%s", hearth_http_method(exchange),
+                        path, hint != NULL ? "; " : "", hint != NULL ? hint : "");
     } else {
         char allow[64] = "";
         for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
@@ -164,6 +166,15 @@ static bool has_room(struct hearth_api *api, const struct hearth_caller *caller,
     return true;
 }
 
+/* A body that came compressed is no text: the error of the JSON parser would not tell why. */
+static bool has_plain_body(const struct hearth_http_exchange *exchange, struct hearth_api_error *error) {
+    const char *coding = hearth_http_header(exchange, "content-encoding");
+    return coding == NULL || *coding == '\0' || strcasecmp(coding, "identity") == 0 ||
+           hearth_api_fail(error, 415, "unsupported_content_encoding", NULL,
+                           "a body with Content-Encoding \"%.40s\" is not read here: send it without compression",
+                           coding);
+}
+
 /* The route of a request that may be served, and its caller; NULL: it has been answered. Everything that can be said
  * without the body is said here. `take`: it begins, and counts. */
 static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
@@ -171,7 +182,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     struct hearth_api_error error;
     bool path_known;
     const struct hearth_route *route =
-        hearth_route_find(hearth_http_method(exchange), hearth_http_path(exchange), &path_known);
+        hearth_route_find(hearth_http_method(exchange), hearth_api_path(exchange), &path_known);
     const bool authorized = hearth_api_authorize(api, exchange, caller);
     if (!authorized && (route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0)) {
         atomic_fetch_add(&api->unauthorized, 1);
@@ -181,10 +192,11 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         return NULL;
     }
     if (route == NULL) {
-        respond_no_route(exchange, hearth_http_path(exchange), path_known);
+        respond_no_route(exchange, hearth_api_path(exchange), path_known);
         return NULL;
     }
     const bool wanted = hearth_key_limits_route(caller, route, &error) &&
+                        (route->prepare == NULL || has_plain_body(exchange, &error)) &&
                         ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
                         (route->prepare == NULL || hearth_key_limits_ask(caller, route, take, &error));
     if (!wanted || take || route->prepare == NULL) { /* what follows is the answer, or leads to it */

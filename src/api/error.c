@@ -148,11 +148,17 @@ json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
     return json_pack("{s:o}", "error", body);
 }
 
+const char *hearth_api_path(const struct hearth_http_exchange *exchange) {
+    static const char twice[] = "/v1/v1/";
+    const char *path = hearth_http_path(exchange);
+    return strncmp(path, twice, strlen(twice)) == 0 ? path + strlen("/v1") : path;
+}
+
 bool hearth_api_is_anthropic_path(const char *path) {
     return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0;
 }
 
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange) {
-    return hearth_api_is_anthropic_path(hearth_http_path(exchange)) ||
+    return hearth_api_is_anthropic_path(hearth_api_path(exchange)) ||
            hearth_http_header(exchange, "anthropic-version") != NULL;
 }

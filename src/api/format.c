@@ -139,7 +139,7 @@ static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct
 
 static bool read_effort(const json_t *effort, const char *param, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
-    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
     const char *word = json_string_value(effort);
     if (effort == NULL) {
         return true;
@@ -157,7 +157,7 @@ static bool read_effort(const json_t *effort, const char *param, struct hearth_a
                hearth_api_fail_nomem(error);
     }
     return hearth_api_fail(error, 400, word == NULL ? "invalid_type" : "invalid_value", param,
-                           "%s must be none, minimal, low, medium, high, xhigh or max", param);
+                           "%s must be none, minimal, low, medium, high, xhigh, max or ultra", param);
 }
 
 static bool read_budget(const json_t *budget, const char *param, struct hearth_api_chat_options *options,

@@ -16,7 +16,7 @@
 
 static const struct hearth_field fields[] = {
     {"temperature", HEARTH_FIELD_FLOAT, 0, 2, false, SAMPLING(temperature)},
-    {"top_p", HEARTH_FIELD_FLOAT, 0, 1, true, SAMPLING(top_p)},
+    {"top_p", HEARTH_FIELD_FLOAT, 0, 1, false, SAMPLING(top_p)},
     {"min_p", HEARTH_FIELD_FLOAT, 0, 1, false, SAMPLING(min_p)},
     {"typical_p", HEARTH_FIELD_FLOAT, 0, 1, true, SAMPLING(typical_p)},
     {"top_k", HEARTH_FIELD_INT, -1, INT32_MAX, false, SAMPLING(top_k)},
@@ -69,7 +69,6 @@ static const struct {
     {"modalities", "text ", "audio and image output", false},
     {"audio", "{} ", "audio output", false},
     {"web_search_options", "", "web search", false},
-    {"prediction", "", "predicted output", false},
 };
 
 /* The word that stands for a value in `allowed`; NULL for values that are never allowed. */

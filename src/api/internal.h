@@ -288,6 +288,9 @@ json_t *hearth_api_error_json(const struct hearth_api_error *error);
 json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, const char *request_id);
 /* The same in llama-server's. */
 json_t *hearth_api_error_json_native(const struct hearth_api_error *error);
+/* The request's path. A base URL that ends in /v1 although the client adds it itself is no other one: /v1/v1/messages
+ * is /v1/messages. */
+const char *hearth_api_path(const struct hearth_http_exchange *exchange);
 /* True for a client that speaks Anthropic's API: by its path, or by its anthropic-version header. */
 bool hearth_api_is_anthropic_path(const char *path);
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
@@ -574,6 +577,8 @@ bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struc
 
 /* What to do instead of asking for a route of llama-server that is not here; NULL: it is none. */
 const char *hearth_api_missing_route(const char *method, const char *path);
+/* What a client with a path that is not here should have as its base URL; NULL: nothing is known of it. */
+const char *hearth_api_route_hint(const char *path);
 
 /* ---- endpoints ---- */
 

@@ -131,7 +131,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_urgency_take_headers(job, exchange);
     job->id_bits = hearth_turn_new_id();
     job->created_unix = hearth_clock_unix();
-    job->path = strdup(hearth_http_path(exchange));
+    job->path = strdup(hearth_api_path(exchange));
     job->query = strdup(hearth_http_query(exchange));
     job->session_header = session != NULL && *session != '\0' ? strdup(session) : NULL;
     job->work.run = job_prepared;

@@ -1,5 +1,5 @@
-/* Routes of llama-server that hearth does not have. A client that asks for one is told in one line what to do
- * instead. docs/api.md has the same table. */
+/* Routes of llama-server that hearth does not have, and those of clients with another base URL than they need. A client
+ * that asks for one is told in one line what to do instead. docs/api.md has the first table, too. */
 #include "api/internal.h"
 
 #include <stddef.h>
@@ -30,6 +30,32 @@ static const struct {
     {NULL, "/cors-proxy", "the page at / asks this server only"},
     {NULL, "/tools", "tools are run by the client: send them in the request"},
 };
+
+#define OPENAI "the base URL of an OpenAI client ends in /v1: http://127.0.0.1:8080/v1"
+#define OLLAMA "this is no Ollama: choose an OpenAI-compatible provider, whose base URL is http://127.0.0.1:8080/v1"
+
+/* How paths end that mean a route which stands elsewhere. */
+static const struct {
+    const char *end, *hint;
+} hints[] = {
+    {"/chat/completions", OPENAI},
+    {"/completions", OPENAI},
+    {"/responses", OPENAI},
+    {"/messages", "the base URL of an Anthropic client is without /v1: http://127.0.0.1:8080"},
+    {"/api/chat", OLLAMA},
+    {"/api/generate", OLLAMA},
+};
+
+const char *hearth_api_route_hint(const char *path) {
+    const size_t len = strlen(path);
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        const size_t end = strlen(hints[i].end);
+        if (len >= end && strcmp(path + len - end, hints[i].end) == 0) {
+            return hints[i].hint;
+        }
+    }
+    return NULL;
+}
 
 const char *hearth_api_missing_route(const char *method, const char *path) {
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {

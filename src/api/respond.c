@@ -38,7 +38,7 @@ static const char *nomem_text(bool native, bool anthropic) {
 }
 
 static void respond_nomem(struct hearth_http_exchange *exchange) {
-    const char *text = nomem_text(is_native_path(hearth_http_path(exchange)), hearth_api_is_anthropic(exchange));
+    const char *text = nomem_text(is_native_path(hearth_api_path(exchange)), hearth_api_is_anthropic(exchange));
     hearth_http_set_header(exchange, "Retry-After", NOMEM_RETRY);
     hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, text, strlen(text));
 }
@@ -47,7 +47,7 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
     char seconds[16];
     struct hearth_buf text = {0};
     hearth_memory_begin();
-    if (!print_error(error, hearth_http_path(exchange), hearth_api_is_anthropic(exchange),
+    if (!print_error(error, hearth_api_path(exchange), hearth_api_is_anthropic(exchange),
                      hearth_http_request_id(exchange), &text)) {
         hearth_buf_finish(&text);
         respond_nomem(exchange);

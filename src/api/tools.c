@@ -103,10 +103,11 @@ static bool add_tool(const json_t *tool, struct tool_place place, struct hearth_
                  json_string_value(type));
         return fail_tool(error, "unsupported_value", place, ".type", what);
     }
-    if (!json_is_object(function)) {
+    const bool flat = function == NULL && json_object_get(tool, "name") != NULL; /* as the Responses API has it */
+    if (!flat && !json_is_object(function)) {
         return fail_tool(error, hearth_fields_code(function), place, ".function", "a tool needs a function, an object");
     }
-    return add_function(function, place, true,
+    return add_function(flat ? tool : function, place, !flat,
                         options->defers && json_is_true(hearth_api_json_get(tool, "defer_loading")), options, error);
 }
 

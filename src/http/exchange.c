@@ -43,6 +43,18 @@ static bool percent_decode(char *text) {
     return true;
 }
 
+/* Copies a path, as nginx reads one: slashes in a row are one, and one behind the path is none. Base URLs are given
+ * with a slash at their end, and clients put their paths behind it. */
+static char *copy_path(char *out, const char *path, size_t len) {
+    const char *begin = out;
+    for (size_t i = 0; i < len; i++) {
+        if (path[i] != '/' || out == begin || out[-1] != '/') {
+            *out++ = path[i];
+        }
+    }
+    return out > begin + 1 && out[-1] == '/' ? out - 1 : out;
+}
+
 /* Copies path and query out of the request target. */
 static int split_target(struct hearth_http_exchange *exchange, const struct hearth_buf *url) {
     struct hearth_http_target target;
@@ -57,7 +69,7 @@ static int split_target(struct hearth_http_exchange *exchange, const struct hear
     if (target.path_len == 0) {
         *copy++ = '/';
     }
-    copy = (char *)mempcpy(copy, target.path, target.path_len);
+    copy = copy_path(copy, target.path, target.path_len);
     *copy++ = '\0';
     exchange->query = copy;
     copy = (char *)mempcpy(copy, target.query, target.query_len);

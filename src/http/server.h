@@ -153,7 +153,7 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
 
 /* The request. Strings live as long as the exchange. */
 const char *hearth_http_method(const struct hearth_http_exchange *exchange); /* "HEAD" reads as "GET" */
-const char *hearth_http_path(const struct hearth_http_exchange *exchange);   /* percent-decoded */
+const char *hearth_http_path(const struct hearth_http_exchange *exchange);   /* percent-decoded, slashes merged */
 const char *hearth_http_query(const struct hearth_http_exchange *exchange);  /* as sent, without '?'; may be "" */
 /* A header by name, in any case; NULL when it was not sent. Of several the first. */
 const char *hearth_http_header(const struct hearth_http_exchange *exchange, const char *name);

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -121,19 +122,51 @@ static size_t skip_number(const char *text, size_t len, size_t pos, bool *is_lar
     return end;
 }
 
-/* Parses text in which some integer is too large: each of those is read with an exponent behind it, as a real. */
-static json_t *parse_large(const char *text, size_t len, size_t flags, json_error_t *error) {
-    struct hearth_buf copy = {0};
-    bool in_string = false, ok = true, is_large;
+/* The code unit that an escape at text[pos], a backslash, stands for; -1: it is not of the form \uXXXX. */
+static int32_t unit_at(const char *text, size_t len, size_t pos) {
+    int32_t unit = 0;
+    if (pos + 6 > len || text[pos] != '\\' || text[pos + 1] != 'u') {
+        return -1;
+    }
+    for (size_t i = pos + 2; i < pos + 6; i++) {
+        const char *digits = "0123456789abcdef", *digit = strchr(digits, tolower((unsigned char)text[i]));
+        if (digit == NULL || *digit == '\0') {
+            return -1;
+        }
+        unit = unit * 16 + (int32_t)(digit - digits);
+    }
+    return unit;
+}
+
+/* Past the escape at `pos`. *is_lone: half of a surrogate pair whose other half is not beside it. */
+static size_t skip_escape(const char *text, size_t len, size_t pos, bool *is_lone) {
+    const int32_t unit = unit_at(text, len, pos);
+    const bool is_high = unit >= 0xD800 && unit < 0xDC00, is_low = unit >= 0xDC00 && unit < 0xE000;
+    const int32_t next = is_high ? unit_at(text, len, pos + 6) : -1;
+    const bool is_pair = next >= 0xDC00 && next < 0xE000;
+    *is_lone = is_low || (is_high && !is_pair);
+    return pos + (is_pair ? 12 : unit >= 0 ? 6 : 2);
+}
+
+/* A copy of JSON text that jansson can read: an integer that is too large has an exponent behind it, so that it is read
+ * as a real, and in the place of half a surrogate pair stands U+FFFD. Clients that cut text by UTF-16 units leave such
+ * halves in a history, and send them with every request of the session. False: out of memory. */
+static bool mend(const char *text, size_t len, struct hearth_buf *copy) {
+    bool in_string = false, ok = true, is_wrong;
     size_t begin = 0;
     for (size_t pos = 0; ok && pos < len;) {
         const char c = text[pos];
+        const size_t at = pos;
         if (in_string && c == '\\') {
-            pos += 2;
+            pos = skip_escape(text, len, pos, &is_wrong);
+            if (is_wrong) {
+                ok = hearth_buf_append(copy, text + begin, at - begin) && hearth_buf_text(copy, "\\ufffd");
+                begin = pos;
+            }
         } else if (!in_string && (c == '-' || (c >= '0' && c <= '9'))) {
-            pos = skip_number(text, len, pos, &is_large);
-            if (is_large) {
-                ok = hearth_buf_append(&copy, text + begin, pos - begin) && hearth_buf_append(&copy, "e0", 2);
+            pos = skip_number(text, len, pos, &is_wrong);
+            if (is_wrong) {
+                ok = hearth_buf_append(copy, text + begin, pos - begin) && hearth_buf_text(copy, "e0");
                 begin = pos;
             }
         } else {
@@ -141,20 +174,26 @@ static json_t *parse_large(const char *text, size_t len, size_t flags, json_erro
             pos++;
         }
     }
-    ok = ok && hearth_buf_append(&copy, text + begin, len - begin);
-    json_t *value = ok ? hearth_json_load((const char *)copy.data, copy.len, flags, error) : NULL;
-    if (!ok) {
-        hearth_json_fill_nomem(error);
-    }
-    hearth_buf_finish(&copy);
-    return value;
+    return ok && hearth_buf_append(copy, text + begin, len - begin);
+}
+
+/* Whether text that jansson refuses may be what mend() can mend. */
+static bool is_mendable(const json_error_t *error) {
+    return json_error_code(error) == json_error_numeric_overflow ||
+           (json_error_code(error) == json_error_invalid_syntax && strstr(error->text, "invalid Unicode") != NULL);
 }
 
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {
     json_error_t own;
+    struct hearth_buf copy = {0};
     json_t *value = hearth_json_load(text, len, flags, &own);
-    if (value == NULL && json_error_code(&own) == json_error_numeric_overflow) {
-        value = parse_large(text, len, flags, &own);
+    if (value == NULL && is_mendable(&own)) {
+        if (mend(text, len, &copy)) {
+            value = hearth_json_load((const char *)copy.data, copy.len, flags, &own);
+        } else {
+            hearth_json_fill_nomem(&own);
+        }
+        hearth_buf_finish(&copy);
     }
     if (error != NULL) {
         *error = own;

@@ -72,7 +72,7 @@ struct hearth_message *hearth_message_ref(struct hearth_message *message);
 void hearth_message_unref(struct hearth_message *message); /* NULL is allowed */
 
 /* Parses JSON text; `flags` are jansson's, and `error` may be NULL. Integers beyond 64 bits are no error: they become
- * reals, and every other number stays what it is. */
+ * reals, and every other number stays what it is. Nor is half of a surrogate pair (\ud83d alone): it becomes U+FFFD. */
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error);
 
 /* Canonical JSON: compact, keys sorted, 1.0 as 1, reals with 15 digits, so that equal values are equal text. NULL: out

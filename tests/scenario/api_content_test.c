@@ -199,6 +199,21 @@ static void blocks_of_other_services_are_left_out(void **state) {
     }
 }
 
+/* Agents of one client write to each other; and tools bring nothing at all. */
+static void messages_between_agents_are_the_users_side(void **state) {
+    (void)state;
+    assert_prompt(RESPONSES,
+                  USER("x") ",{'type':'agent_message','author':'agents/a','recipient':'main','content':["
+                            "{'type':'input_text','text':'Done.'},"
+                            "{'type':'encrypted_content','encrypted_content':'zz'}]}",
+                  TURN("user", "x")
+                      TURN("user", "Message from agents/a:\nDone.\n[encrypted text; this model cannot read it]") REPLY);
+    json_decref(ask(RESPONSES,
+                    USER("x") ",{'type':'function_call','call_id':'c','name':'f','arguments':'{}'},"
+                              "{'type':'function_call_output','call_id':'c','output':null}",
+                    200));
+}
+
 static void warnings_say_what_was_not_shown(void **state) {
     static const char *const paths[] = {CHAT, MESSAGES};
     (void)state;
@@ -367,6 +382,7 @@ int main(void) {
         cmocka_unit_test(a_note_stands_for_what_is_no_text),
         cmocka_unit_test(notes_stand_wherever_content_does),
         cmocka_unit_test(blocks_of_other_services_are_left_out),
+        cmocka_unit_test(messages_between_agents_are_the_users_side),
         cmocka_unit_test(warnings_say_what_was_not_shown),
         cmocka_unit_test(stored_items_have_the_note),
         cmocka_unit_test(messages_that_say_nothing_are_left_out),

@@ -78,13 +78,17 @@ static void small_endpoints(void **state) {
 }
 
 static void unknown_paths_and_methods(void **state) {
-    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version", "/v1", "/v1/models/"};
+    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version",   "/v1",
+                                         "/v1/v1",         "/v1/v1/",   "/v1x/models"};
     (void)state;
     for (size_t i = 0; i < sizeof probes / sizeof probes[0]; i++) {
         json_t *answer = expect("GET", probes[i], NULL, 404);
         assert_string_equal(json_str(answer, "error.type"), "not_found_error");
         json_decref(answer);
     }
+    json_t *hinted = expect("POST", "/api/chat/completions", "{}", 404);
+    assert_non_null(strstr(json_str(hinted, "error.message"), "http://127.0.0.1:8080/v1"));
+    json_decref(hinted);
     struct response response = http_call(stage.port, "GET", CHAT, NULL, NULL);
     char allow[64];
     assert_int_equal(response.status, 405);
@@ -92,6 +96,49 @@ static void unknown_paths_and_methods(void **state) {
     assert_string_equal(allow, "POST, OPTIONS");
     response_finish(&response);
     json_decref(expect("DELETE", "/v1/models", NULL, 405));
+}
+
+/* Base URLs come with a slash at their end, and with a /v1 that the client adds, too. */
+static void base_urls_are_joined_in_many_ways(void **state) {
+    static const struct {
+        const char *path, *body;
+    } cases[] = {
+        {"/v1/models/", NULL},
+        {"//v1//models", NULL},
+        {"/v1/v1/models", NULL},
+        {"/v1//chat/completions", "{\"max_tokens\":1," HELLO "}"},
+        {"/v1/chat/completions/", "{\"max_tokens\":1," HELLO "}"},
+        {"/v1/v1/chat/completions", "{\"max_tokens\":1," HELLO "}"},
+        {"/v1/v1/messages?beta=true", "{\"max_tokens\":1," HELLO "}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_decref(expect(cases[i].body != NULL ? "POST" : "GET", cases[i].path, cases[i].body, 200));
+    }
+    json_t *error = expect("POST", "/v1/v1/messages", "{}", 400);
+    assert_string_equal(json_str(error, "type"), "error"); /* in the shape of its API */
+    json_decref(error);
+    json_t *made = expect("POST", "/v1/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":1}", 200);
+    char path[128];
+    snprintf(path, sizeof path, "/v1/v1/responses/%s", json_str(made, "id"));
+    json_decref(expect("GET", path, NULL, 200));
+    json_decref(made);
+}
+
+static void compressed_bodies_are_told_of(void **state) {
+    static const char *const paths[] = {CHAT, "/v1/messages"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct response response =
+            http_call(stage.port, "POST", paths[i], "Content-Encoding: gzip\r\n", "\x1f\x8b\x08");
+        assert_int_equal(response.status, 415);
+        assert_non_null(strstr((char *)response.body.data, "without compression"));
+        response_finish(&response);
+        response =
+            http_call(stage.port, "POST", paths[i], "Content-Encoding: identity\r\n", "{\"max_tokens\":1," HELLO "}");
+        assert_int_equal(response.status, 200);
+        response_finish(&response);
+    }
 }
 
 /* Clients open their connections with it, to see whether a server is there. */
@@ -314,6 +361,13 @@ static void accepts_what_clients_send(void **state) {
         "\"cache_prompt\":false,\"reasoning\":{\"effort\":\"high\",\"max_tokens\":5,\"enabled\":true}," HELLO "}",
         "{\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":true},\"reasoning_effort\":\"high\","
         "\"reasoning_format\":\"none\",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":9}," HELLO "}",
+        "{\"max_tokens\":2,\"top_p\":0,\"top_logprobs\":0,\"logprobs\":false,\"reasoning_effort\":\"ultra\","
+        "\"prediction\":{\"type\":\"content\",\"content\":\"x\"}," HELLO "}",
+        /* Tools in the form of the Responses API. */
+        "{\"max_tokens\":2,\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}]"
+        "," HELLO "}",
+        /* Text that was cut in the middle of a character. */
+        "{\"max_tokens\":2,\"messages\":[{\"role\":\"user\",\"content\":\"a \\ud83d\"}]}",
         /* A call that was cut short comes back, and a result without a name of its call. */
         "{\"max_tokens\":2,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":"
         "[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \"}}]},"
@@ -349,7 +403,7 @@ static const struct {
      "unsupported_value"},
     {CHAT, "{\"temperature\":\"hot\"," HELLO "}", 400, "temperature", "invalid_type"},
     {CHAT, "{\"temperature\":2.5," HELLO "}", 400, "temperature", "invalid_value"},
-    {CHAT, "{\"top_p\":0," HELLO "}", 400, "top_p", "invalid_value"},
+    {CHAT, "{\"top_p\":-1," HELLO "}", 400, "top_p", "invalid_value"},
     {CHAT, "{\"top_k\":1.5," HELLO "}", 400, "top_k", "invalid_type"},
     {CHAT, "{\"n\":0," HELLO "}", 400, "n", "invalid_value"},
     {CHAT, "{\"n\":17," HELLO "}", 400, "n", "invalid_value"},
@@ -587,6 +641,8 @@ int main(void) {
         cmocka_unit_test(tokenize_pieces),
         cmocka_unit_test(plain_completions),
         cmocka_unit_test(stop_strings_end_a_reply),
+        cmocka_unit_test(base_urls_are_joined_in_many_ways),
+        cmocka_unit_test(compressed_bodies_are_told_of),
         cmocka_unit_test(accepts_what_clients_send),
         cmocka_unit_test(refuses_with_the_error_object),
         cmocka_unit_test(refuses_nesting_without_end),

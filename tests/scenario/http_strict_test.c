@@ -190,6 +190,9 @@ static const struct row refused[] = {
 
 static const struct row taken[] = {
     {"a query", "GET /a%20b?x=%20y HTTP/1.1\r\n" H "\r\n", 200, "GET /a b?x=%20y []", 0},
+    {"slashes in a row", "GET //a///b/?c=//d/ HTTP/1.1\r\n" H "\r\n", 200, "GET /a/b?c=//d/ []", 0},
+    {"nothing but slashes", "GET // HTTP/1.1\r\n" H "\r\n", 200, "GET /? []", 0},
+    {"slashes that belong to a name", "GET /a/b%2F%2Fc%2F HTTP/1.1\r\n" H "\r\n", 200, "GET /a/b//c/? []", 0},
     {"an absolute target", "GET http://T/x?y HTTP/1.1\r\n" H "\r\n", 200, "GET /x?y []", 0},
     {"an absolute target without a path", "GET http://t?y HTTP/1.1\r\n" H "\r\n", 200, "GET /?y []", 0},
     {"an empty port", "GET /x HTTP/1.1\r\nHost: t:\r\n\r\n", 200, "GET /x? []", 0},

@@ -28,6 +28,32 @@ static struct hearth_message *call(const char *arguments) {
     return said(NULL, "", arguments);
 }
 
+/* JSON.stringify writes half of a pair as it stands, where a text was cut in the middle of a character. */
+static void halves_of_surrogate_pairs_are_replaced(void **state) {
+    static const char text[] =
+        "[\"\\ud83d\\ude00\", \"\\uD83D\", \"\\ude00x\", \"\\ud83d\\u0041\", \"\\ud83d\\ud83d\\ude00\","
+        " \"\\\\ud83d\", 99999999999999999999]";
+    static const char *const want[] = {"\xF0\x9F\x98\x80",
+                                       "\xEF\xBF\xBD",
+                                       "\xEF\xBF\xBDx",
+                                       "\xEF\xBF\xBD"
+                                       "A",
+                                       "\xEF\xBF\xBD\xF0\x9F\x98\x80",
+                                       "\\ud83d"};
+    json_error_t error;
+    (void)state;
+    json_t *value = hearth_json_parse(text, strlen(text), 0, &error);
+    assert_int_equal(json_array_size(value), 7);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        assert_string_equal(json_string_value(json_array_get(value, i)), want[i]);
+    }
+    assert_true(json_is_real(json_array_get(value, 6)));
+    json_decref(value);
+    assert_null(hearth_json_parse("[\"\\ud83d\",]", 11, 0, &error));
+    assert_null(hearth_json_parse("[\"\\ud83", 7, 0, &error));
+    assert_null(hearth_json_parse("[\"\\udzzz\"]", 10, 0, &error));
+}
+
 static void large_integers_are_values(void **state) {
     (void)state;
     static const char text[] = "{\"n\": 12345678901234567890123, \"small\": 7, \"text\": \"x\"}";
@@ -127,7 +153,8 @@ static void words_printed_as_thoughts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(large_integers_are_values), cmocka_unit_test(equal_by_value),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(halves_of_surrogate_pairs_are_replaced),
+                                       cmocka_unit_test(large_integers_are_values), cmocka_unit_test(equal_by_value),
                                        cmocka_unit_test(prints), cmocka_unit_test(words_printed_as_thoughts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

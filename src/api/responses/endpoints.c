@@ -140,7 +140,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
 
 void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     static const char head[] = "/v1/responses/";
-    const char *path = hearth_http_path(exchange);
+    const char *path = hearth_api_path(exchange);
     struct hearth_digest id;
     struct hearth_caller caller;
     char text[64];

@@ -314,9 +314,6 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
         return fail_item(reader, hearth_fields_code(call_id), ".call_id",
                          "a function call output needs the call_id of its call");
     }
-    if (output == NULL) {
-        return fail_item(reader, hearth_fields_code(output), ".output", "a function call output needs its output");
-    }
     if (reader->unanswered != NULL && !note_calls(reader)) {
         return false;
     }
@@ -368,6 +365,18 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
     return ok;
 }
 
+/* What one agent of a client has said to another: the user's side of the conversation, as far as the model goes. */
+static bool read_agent_message(struct item_reader *reader, const json_t *item) {
+    const char *author = json_string_value(hearth_api_json_get(item, "author"));
+    struct hearth_buf text = {0};
+    bool ok = author == NULL || hearth_buf_printf(&text, "Message from %s:\n", author) ||
+              hearth_api_fail_nomem(reader->error);
+    ok = ok && flush(reader) && add_text(reader, hearth_api_json_get(item, "content"), ".content", &text) &&
+         append_text(reader, HEARTH_ROLE_USER, item, &text);
+    hearth_buf_finish(&text);
+    return ok;
+}
+
 static bool read_function_call(struct item_reader *reader, const json_t *item) {
     return read_call(reader, item, false);
 }
@@ -387,6 +396,7 @@ static const struct {
     bool (*read)(struct item_reader *reader, const json_t *item);
 } types[] = {
     {"message", read_message},
+    {"agent_message", read_agent_message},
     {"function_call", read_function_call},
     {"function_call_output", read_result},
     {"reasoning", read_reasoning},
