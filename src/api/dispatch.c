@@ -382,7 +382,7 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
         }
         api->store = api->own_store;
     }
-    const int left = hearth_turn_fail_orphans(api->store);
+    const int left = hearth_turn_fail_orphans(api->store, HEARTH_API_GONE_US);
     if (left > 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: %d responses that ran when the server ended have failed", left);
     }
@@ -393,7 +393,7 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
     if (api->ring == NULL && hearth_session_store_lasts(api->store)) {
         (void)hearth_session_requests_put(api->store, NULL, 0, 0, 0); /* what was kept before is not wanted now */
     }
-    return hearth_session_store_secret(api->store, api->secret);
+    return HEARTH_OK;
 }
 
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {

@@ -139,7 +139,7 @@ struct hearth_api {
     struct hearth_api_deletion_worker *deletion_worker;
     struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
     size_t compacting_next;
-    uint8_t secret[32];           /* the store's: for what comes back from clients and must be ours */
+    uint8_t secret[32];           /* where there is no store (hearth_salt_secret) */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
     pthread_mutex_t ends_mutex;   /* how a turn that was stored open ends: by its reply, or cancelled */
     struct hearth_api_pool *pool;
@@ -401,6 +401,8 @@ bool hearth_generation_check_supported(const json_t *body, bool plain, struct he
 /* The salt of an API key. False: out of memory. */
 bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
 bool hearth_salt_of_key(const char *key, struct hearth_digest *out);
+/* The store's secret, for what comes back from clients and must be ours. */
+void hearth_salt_secret(const struct hearth_api *api, uint8_t out[32]);
 /* Mixes a request's cache_salt, if it has one, into the salt of its key. */
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error);
 

@@ -83,7 +83,9 @@ void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *e
 
 static bool append_digests(const struct hearth_recording *stream, const struct hearth_job *job,
                            const struct hearth_tokens *tokens, struct hearth_buf *out) {
-    struct hearth_digest at = hearth_digest_bytes(stream->api->secret, sizeof stream->api->secret);
+    uint8_t secret[32];
+    hearth_salt_secret(stream->api, secret);
+    struct hearth_digest at = hearth_digest_bytes(secret, sizeof secret);
     at = hearth_digest_chain(at, &stream->began_us, sizeof stream->began_us);
     at = hearth_digest_chain(at, &job->owner, sizeof job->owner);
     bool ok = hearth_buf_reserve(out, tokens->n / BLOCK_TOKENS * 16 + 16);

@@ -36,6 +36,12 @@ bool hearth_salt_of_owner(const char *name, struct hearth_digest *out) {
     return mix(out, "hearth owner", name, strlen(name));
 }
 
+void hearth_salt_secret(const struct hearth_api *api, uint8_t out[32]) {
+    if (api->store == NULL || hearth_session_store_secret(api->store, out) != HEARTH_OK) {
+        memcpy(out, api->secret, sizeof api->secret);
+    }
+}
+
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error) {
     const json_t *value = hearth_api_json_get(body, "cache_salt");
     if (value == NULL) {

@@ -185,6 +185,8 @@ bool hearth_cache_scanning(const struct hearth_cache *cache);
 /* Asks a backing tier that does not tell by itself what it has of the prompt behind the first `from` tokens. Returns a
  * ticket for hearth_cache_sought(); 0: there is nothing to wait for. */
 uint64_t hearth_cache_seek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from);
+/* Whether there is such a tier: what it has is known by asking alone. */
+bool hearth_cache_must_seek(const struct hearth_cache *cache);
 /* True when the answer to a seek has come: a new plan knows it. */
 bool hearth_cache_sought(const struct hearth_cache *cache, uint64_t ticket);
 

@@ -39,6 +39,10 @@ uint64_t hearth_cache_seek_from(struct hearth_cache *cache, struct hearth_digest
     return seek_blocks(cache, root, tokens, n, 0);
 }
 
+bool hearth_cache_must_seek(const struct hearth_cache *cache) {
+    return cache->backing && cache->backing->ops->seek;
+}
+
 bool hearth_cache_sought(const struct hearth_cache *cache, uint64_t ticket) {
     return ticket <= cache->sought;
 }

@@ -225,6 +225,9 @@ static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     }
     const struct hearth_session_store_params params = {.path = server->store_path,
                                                        .seal = server->seal,
+                                                       .waits = true,
+                                                       .model = server->engine->caps.fingerprint,
+                                                       .place = server->disk.dir_name,
                                                        .ttl_us = options->session_ttl * day_us,
                                                        .grace_us = 7 * day_us};
     err = hearth_session_store_create(&params, &server->store, &cause);

@@ -13,6 +13,7 @@
 #include "tier/layered.h"
 #include "tier/remote.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,9 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
                                : give_up(options, "this user has no home", msg);
     }
     int err = hearth_directory_open(disk->dir, true, &directory, &cause);
+    if (err == HEARTH_OK && hearth_directory_identify(directory, &disk->dir_name) != HEARTH_OK) {
+        hearth_log(HEARTH_LOG_DEBUG, "disk: %s: it cannot be named: %s", disk->dir, strerror(errno));
+    }
     hearth_directory_close(directory);
     if (err != HEARTH_OK) {
         err = err == HEARTH_ERR_NOMEM ? hearth_fail(msg, err, "%s", cause.text) : give_up(options, cause.text, msg);

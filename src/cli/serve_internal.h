@@ -51,6 +51,7 @@ struct hearth_serve_disk {
     struct hearth_backing *near;    /* the disk; NULL: nothing is stored there */
     struct hearth_backing *remote;  /* the store that boxes share; NULL: there is none */
     char *dir;                      /* NULL: likewise */
+    struct hearth_digest dir_name;  /* its own (hearth_directory_identify); zero: it has none */
     char *transcripts;              /* path of the file */
     struct hearth_seal *seal;       /* for the transcripts; NULL: not encrypted */
 };

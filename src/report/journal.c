@@ -6,7 +6,8 @@
  * an entry, a line feed between them.
  *
  * Now and then the rows are counted: when there are fewer than were left, something was deleted, maybe by another
- * process or because its time was over, and the ring drops it, too. */
+ * process or because its time was over, and the ring drops it, too. Where boxes share the rows their number tells less,
+ * and a deletion is told (hearth_journal_deleted). */
 #include "report/journal.h"
 
 #include "base/log.h"
@@ -27,7 +28,7 @@ struct hearth_journal {
     bool texts, failing;
     int64_t count; /* rows that there were */
     pthread_t thread;
-    atomic_bool stopping;
+    atomic_bool stopping, deleted;
 };
 
 /* ---- reading ---- */
@@ -133,7 +134,7 @@ static bool is_there(const void *user, const char *id) {
 static void follow_deletions(struct hearth_journal *journal) {
     struct ids ids = {.ok = true};
     const int64_t count = hearth_session_requests_count(journal->store);
-    if (count >= 0 && count < journal->count) {
+    if (count >= 0 && (atomic_exchange(&journal->deleted, false) || count < journal->count)) {
         if (hearth_session_requests_each(journal->store, false, take_id, &ids) == HEARTH_OK && ids.ok) {
             if (ids.n > 0) {
                 qsort((void *)ids.v, ids.n, sizeof *ids.v, by_text);
@@ -172,6 +173,7 @@ struct hearth_journal *hearth_journal_create(struct hearth_session_store *store,
     }
     *journal = (struct hearth_journal){.store = store, .ring = ring, .keep = keep, .texts = texts};
     atomic_init(&journal->stopping, false);
+    atomic_init(&journal->deleted, false);
     if (hearth_session_requests_each(store, true, load_row, journal) != HEARTH_OK) {
         hearth_log(HEARTH_LOG_WARN, "requests: those that are stored cannot be read");
     }
@@ -181,6 +183,12 @@ struct hearth_journal *hearth_journal_create(struct hearth_session_store *store,
         return NULL;
     }
     return journal;
+}
+
+void hearth_journal_deleted(struct hearth_journal *journal) {
+    if (journal != NULL) {
+        atomic_store(&journal->deleted, true);
+    }
 }
 
 void hearth_journal_destroy(struct hearth_journal *journal) {

@@ -15,6 +15,8 @@ struct hearth_journal;
  * where their prompts parted. NULL: out of memory, or no thread. */
 struct hearth_journal *hearth_journal_create(struct hearth_session_store *store, struct hearth_ring *ring, size_t keep,
                                              bool texts);
+/* Something was deleted that the ring may still have. Any thread; NULL is allowed. */
+void hearth_journal_deleted(struct hearth_journal *journal);
 /* Writes what is left. NULL is allowed. */
 void hearth_journal_destroy(struct hearth_journal *journal);
 

@@ -1,5 +1,6 @@
 /* Carries out forgets one after another. Each begins when the backing tier has reported what it holds, and ends when
- * the tier has removed it.
+ * the tier has removed it. A store that boxes share is asked for what it has, since this box need not know of it; one
+ * that cannot be asked is an IO error, behind what was forgotten here.
  *
  * Invariant: a forget's `done` is called exactly once, on the service's thread. */
 #include "sched/service_internal.h"
@@ -59,13 +60,24 @@ static int begin(struct hearth_service *service, const struct hearth_task_forget
     return err;
 }
 
+/* True while the answer of a store is to come. */
+static bool seek(struct hearth_service *service, struct hearth_task_forget *forget) {
+    const struct hearth_cache_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
+    if (!forget->sought) {
+        forget->sought = true;
+        forget->seek = hearth_cache_seek(service->cache, &prompt, 0);
+        forget->unseen = forget->seek == 0 && hearth_cache_must_seek(service->cache) && prompt.n > 0;
+    }
+    return forget->seek > 0 && !hearth_cache_sought(service->cache, forget->seek);
+}
+
 void hearth_service_forget_due(struct hearth_service *service) {
     struct hearth_task_forget *forget;
     while ((forget = service->forgets) != NULL) {
         int err = HEARTH_OK;
         bool failed = false;
         if (!forget->begun) {
-            if (hearth_cache_scanning(service->cache)) {
+            if (hearth_cache_scanning(service->cache) || seek(service, forget)) {
                 return;
             }
             err = begin(service, forget);
@@ -76,7 +88,7 @@ void hearth_service_forget_due(struct hearth_service *service) {
         }
         service->forgets = forget->next;
         if (forget->done) {
-            forget->done(forget->user, err ? err : failed ? HEARTH_ERR_IO : HEARTH_OK);
+            forget->done(forget->user, err ? err : failed || forget->unseen ? HEARTH_ERR_IO : HEARTH_OK);
         }
         forget_destroy(forget);
     }

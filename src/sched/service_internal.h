@@ -40,7 +40,9 @@ struct hearth_task_forget {
     struct hearth_digest salt;
     void (*done)(void *user, int err);
     void *user;
-    bool begun;
+    bool sought, begun;
+    bool unseen;   /* a store that boxes share could not be asked what it has */
+    uint64_t seek; /* the ticket of asking */
 };
 
 /* A request from arrival to its last event. Owned by the service's thread once it left the inbox. */

@@ -72,6 +72,10 @@ bool hearth_db_is_outage(int code) {
     return code >= HEARTH_DB_LOST && code <= HEARTH_DB_OTHER && code != HEARTH_DB_NO_MEMORY;
 }
 
+bool hearth_db_may_pass(int code) {
+    return code >= HEARTH_DB_LOST && code <= HEARTH_DB_READ_ONLY;
+}
+
 static bool is_sqlite(int code) {
     return code < HEARTH_DB_ALIEN || code > HEARTH_DB_OTHER;
 }

@@ -131,6 +131,8 @@ bool hearth_db_is_unwritable(int code);
 bool hearth_db_is_busy(int code);
 /* True when it is a server's trouble, which may pass: requests that need the database are told to come back. */
 bool hearth_db_is_outage(int code);
+/* True when that passes by itself; where an operator has to act, such as for another password, it does not. */
+bool hearth_db_may_pass(int code);
 /* Remembers a code and returns NOMEM, STORE or IO. */
 int hearth_db_fail(struct hearth_db *db, int code);
 int hearth_db_fail_nomem(struct hearth_db *db);

@@ -44,6 +44,7 @@ struct hearth_db_server {
     bool in_transaction;
     int64_t changes;
     int64_t not_before_us; /* after a failure */
+    int why;               /* its code */
     bool prepared[HEARTH_DB_STATEMENTS_MAX];
     struct {
         PGresult *result;
@@ -97,11 +98,11 @@ static int code_of_state(const char *state) {
     static const struct {
         const char *begins;
         int code;
-    } codes[] = {{"08", HEARTH_DB_LOST},     {"57P0", HEARTH_DB_LOST},     {"25P03", HEARTH_DB_LOST},
-                 {"53300", HEARTH_DB_LOST},  {"53100", HEARTH_DB_NO_ROOM}, {"55P03", HEARTH_DB_SLOW},
-                 {"57014", HEARTH_DB_SLOW},  {"40", HEARTH_DB_CONFLICT},   {"25006", HEARTH_DB_READ_ONLY},
-                 {"28", HEARTH_DB_REFUSED},  {"3D000", HEARTH_DB_REFUSED}, {"42501", HEARTH_DB_REFUSED},
-                 {"42P01", HEARTH_DB_ALIEN}, {"42703", HEARTH_DB_ALIEN}};
+    } codes[] = {{"08", HEARTH_DB_LOST},       {"57P0", HEARTH_DB_LOST},     {"25P03", HEARTH_DB_LOST},
+                 {"53100", HEARTH_DB_NO_ROOM}, {"53", HEARTH_DB_LOST},       {"55P03", HEARTH_DB_SLOW},
+                 {"57014", HEARTH_DB_SLOW},    {"40", HEARTH_DB_CONFLICT},   {"25006", HEARTH_DB_READ_ONLY},
+                 {"28", HEARTH_DB_REFUSED},    {"3D000", HEARTH_DB_REFUSED}, {"42501", HEARTH_DB_REFUSED},
+                 {"42P01", HEARTH_DB_ALIEN},   {"42703", HEARTH_DB_ALIEN}};
     for (size_t i = 0; state != NULL && i < sizeof codes / sizeof codes[0]; i++) {
         if (strncmp(state, codes[i].begins, strlen(codes[i].begins)) == 0) {
             return codes[i].code;
@@ -133,7 +134,7 @@ static int fail_result(struct hearth_db *db, PGresult *result) {
     if (PQstatus(db->pg->conn) != CONNECTION_OK) {
         code = HEARTH_DB_LOST;
     }
-    if (code == HEARTH_DB_LOST) {
+    if (code == HEARTH_DB_LOST || code == HEARTH_DB_READ_ONLY) { /* another of its hosts may be the one to write to */
         hearth_db_close(db);
     }
     return code;
@@ -425,6 +426,42 @@ static void ignore(void *user, const char *text) {
     (void)text;
 }
 
+/* The SQLSTATE in what a verbose connection says, as in "FATAL:  28P01: password …"; NULL: there is none. */
+static const char *find_state(const char *text) {
+    for (const char *at = text; (at = strstr(at, ":  ")) != NULL; at++) {
+        if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && at[8] == ':') {
+            return at + 3;
+        }
+    }
+    return NULL;
+}
+
+/* Why a server refuses connections. libpq tells a SQLSTATE only of one that is verbose from the beginning, which a
+ * second attempt is. */
+static int code_of_refusal(const char *const *keys, const char *const *values) {
+    const int64_t until_us = hearth_clock_us() + (int64_t)CONNECT_S * 1000000;
+    PGconn *conn = PQconnectStartParams(keys, values, 1);
+    PostgresPollingStatusType next = PGRES_POLLING_WRITING;
+    if (conn == NULL) {
+        return HEARTH_DB_NO_MEMORY;
+    }
+    (void)PQsetErrorVerbosity(conn, PQERRORS_VERBOSE);
+    while (PQstatus(conn) != CONNECTION_BAD && (next == PGRES_POLLING_WRITING || next == PGRES_POLLING_READING)) {
+        struct pollfd at = {.fd = PQsocket(conn), .events = next == PGRES_POLLING_WRITING ? POLLOUT : POLLIN};
+        const int64_t left_us = until_us - hearth_clock_us();
+        if (left_us <= 0 || poll(&at, 1, (int)(left_us / 1000) + 1) < 0) {
+            break;
+        }
+        next = PQconnectPoll(conn);
+    }
+    const char *text = PQerrorMessage(conn), *state = find_state(text);
+    const bool ours = PQconnectionNeedsPassword(conn) != 0 || strstr(text, "certificate") != NULL ||
+                      strstr(text, "does not support SSL") != NULL;
+    const int code = state != NULL ? code_of_state(state) : ours ? HEARTH_DB_REFUSED : HEARTH_DB_LOST;
+    PQfinish(conn);
+    return code == HEARTH_DB_REFUSED ? code : HEARTH_DB_LOST;
+}
+
 static int connect_to(struct hearth_db *db) {
     char seconds[16];
     const char *keys[] = {"connect_timeout", "keepalives_idle",           "keepalives_interval", "keepalives_count",
@@ -432,7 +469,7 @@ static int connect_to(struct hearth_db *db) {
     const char *values[] = {seconds, "10", "5", "3", db->path, "hearth", "UTF8", NULL};
     const int64_t began_us = hearth_clock_us();
     if (began_us < db->pg->not_before_us) {
-        return HEARTH_DB_LOST; /* `said` is of the last attempt */
+        return db->pg->why; /* `said` is of the last attempt, too */
     }
     snprintf(seconds, sizeof seconds, "%d", CONNECT_S);
     db->pg->conn = PQconnectdbParams(keys, values, 1);
@@ -448,7 +485,8 @@ static int connect_to(struct hearth_db *db) {
     const int64_t now_us = hearth_clock_us();
     const bool slow = now_us - began_us > RETRY_US;
     db->pg->not_before_us = now_us + (slow ? RETRY_SLOW_US : RETRY_US);
-    return lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+    db->pg->why = slow ? HEARTH_DB_LOST : code_of_refusal(keys, values);
+    return lose(db, db->pg->why, PQerrorMessage(db->pg->conn));
 }
 
 static int apply_settings(struct hearth_db *db) {

@@ -134,9 +134,7 @@ static int open_once(struct hearth_session_store *store, struct hearth_db *db, s
     int err = code == HEARTH_DB_OK ? prepare(store, db, reason) : hearth_db_fail(db, code);
     err = err == HEARTH_OK ? hearth_session_load_age(store, db) : err;
     if (err == HEARTH_OK && store->on_server && store->process != 0 && db == &store->writer) {
-        int64_t taken; /* 0: the server has not seen yet that our last connection ended */
-        const int found = hearth_db_query_number(db, LOCK_TAKE, &taken, "i", store->process);
-        err = found < 0 ? found : HEARTH_OK;
+        err = hearth_session_enter_box(store);
     }
     if (err != HEARTH_OK) {
         if (err != HEARTH_ERR_STATE && hearth_db_is_open(db)) {
@@ -170,6 +168,12 @@ static int open_conn(struct hearth_session_store *store, struct hearth_db *db, s
                            "%s is hearth's, but the log beside it (its name and -wal) is another database's: "
                            "move that away, and the file with -shm",
                            path_of(store));
+    }
+    if (err != HEARTH_OK && db->code == HEARTH_DB_REFUSED) {
+        return hearth_fail(msg, err,
+                           "%s: %s (user, password and certificates are those of the URL, of ~/.pgpass or PGPASSFILE, "
+                           "and of PGSSLROOTCERT)",
+                           path_of(store), reason.text);
     }
     return err == HEARTH_OK              ? err
            : db->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
@@ -253,10 +257,24 @@ static int begin_on(struct hearth_session_store *store, struct hearth_db *db, bo
     return err == HEARTH_OK ? err : fail(store, db, err, msg);
 }
 
+/* Opens a connection of a server that serves. What is wrong with a database since the start is an outage of it: it was
+ * made by a newer hearth meanwhile, say. */
+static int open_while_serving(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *msg) {
+    struct hearth_errmsg cause = {.text = ""};
+    const int err = open_conn(store, db, &cause);
+    if (store->on_server && !store->is_tool && (err == HEARTH_ERR_INVALID || err == HEARTH_ERR_STATE)) {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "%s: requests that need what is stored there get 503",
+                            cause.text);
+        atomic_store(&store->unreachable, true);
+        return hearth_fail(msg, HEARTH_ERR_STORE, "%s", hearth_err_text(HEARTH_ERR_STORE));
+    }
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", cause.text);
+}
+
 /* With the connection's mutex, which is let go of when it fails. */
 static int begin(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
     const bool ended = end_left_open(store, db);
-    int err = open_conn(store, db, msg);
+    int err = open_while_serving(store, db, msg);
     if (err == HEARTH_OK) {
         err = ended ? begin_on(store, db, write, msg) : fail(store, db, hearth_db_fail_nomem(db), msg);
     } else if (err == HEARTH_ERR_STORE) {
@@ -273,7 +291,7 @@ static int begin(struct hearth_session_store *store, struct hearth_db *db, bool 
 }
 
 int hearth_session_open_writer(struct hearth_session_store *store) {
-    const int err = open_conn(store, &store->writer, NULL);
+    const int err = open_while_serving(store, &store->writer, NULL);
     return err == HEARTH_OK ? err : report_failure(store, &store->writer, err, store->writer.code);
 }
 
@@ -484,6 +502,10 @@ static int open_store(struct hearth_session_store *store, struct hearth_errmsg *
     const bool in_file = store->path != NULL && !store->on_server;
     int err = in_file ? prepare_file(store, msg) : HEARTH_OK;
     err = err == HEARTH_OK ? open_conn(store, &store->writer, msg) : err;
+    if (err == HEARTH_ERR_STORE && store->waits && hearth_db_may_pass(store->writer.code)) {
+        (void)report_failure(store, &store->writer, err, store->writer.code);
+        err = HEARTH_OK;
+    }
     if (err == HEARTH_OK && in_file) { /* a server's are opened when they are needed */
         err = open_conn(store, &store->readers[0], msg);
     }
@@ -500,11 +522,16 @@ static int take_params(struct hearth_session_store *store, const struct hearth_s
     store->clock = params->clock;
     store->is_tool = params->is_tool;
     store->is_fallback = params->is_fallback;
+    store->waits = params->waits;
     store->lock_fd = -1;
     store->on_server = hearth_db_is_pg(params->path);
     store->path = params->path != NULL ? strdup(params->path) : NULL;
     if (store->on_server && !store->is_tool) {
-        store->process = (int64_t)(hearth_turn_new_id().lo >> 2) + 1;
+        const struct hearth_digest own = hearth_turn_new_id();
+        store->process = (int64_t)(own.lo >> 2) + 1;
+        store->model = params->model;
+        store->boxes[0] = own;
+        store->boxes[1] = params->place;
     }
     store->name = store->on_server       ? hearth_db_pg_name(params->path)
                   : params->path != NULL ? strdup(params->path)
@@ -521,7 +548,7 @@ static int take_params(struct hearth_session_store *store, const struct hearth_s
                            "this is no URL of PostgreSQL: postgresql://USER@HOST:PORT/DATABASE");
     }
     return params->path == NULL || (store->path != NULL && store->name != NULL)
-               ? HEARTH_OK
+               ? random_bytes(store->secret, sizeof store->secret) /* until there is the database's */
                : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
 }
 
@@ -547,9 +574,10 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
         return;
     }
     const bool aged = !store->is_tool && hearth_session_age(store) - store->age.written_us > END_AGE_US;
-    if ((store->touch_count > 0 || aged) && hearth_db_is_open(&store->writer) &&
+    if ((store->touch_count > 0 || aged || store->box_rows[0] != 0) && hearth_db_is_open(&store->writer) &&
         hearth_session_begin_write(store, NULL) == HEARTH_OK) {
-        const int err = hearth_session_flush_touches(store);
+        int err = hearth_session_flush_touches(store);
+        err = err == HEARTH_OK ? hearth_session_leave_box(store) : err;
         (void)hearth_session_end_write(store, err == HEARTH_OK ? hearth_session_write_age(store, true) : err, false,
                                        NULL);
     }

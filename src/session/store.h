@@ -21,6 +21,7 @@
  * transaction: the tokens with state that no other needs. State is shared by tokens, in whatever conversation: what
  * another conversation needs, which begins with the same tokens but has turns of its own, is found by their paths. The
  * server carries forgets out when it can (hearth_forget_next), also those that another process or an earlier life left.
+ * Where boxes share a server's database each of them carries out all forgets of its model (store_boxes.c).
  *
  * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
  * not read. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
@@ -50,8 +51,13 @@ struct hearth_session_store_params {
     int64_t ttl_us;                           /* what was not used for so long is out of lists; 0: never */
     int64_t grace_us;                         /* and deleted when it was not used for so much longer */
     const struct hearth_session_clock *clock; /* NULL: the system's */
-    bool is_fallback; /* in memory, for a database that cannot be used: what is not found may be there */
-    bool is_tool;     /* reading does not count as use */
+    /* Of a box that shares a server's database: deletions of all boxes leave forgets for it (hearth_forget_next). Zero:
+     * it is none. */
+    struct hearth_digest model; /* the state that it has is this model's */
+    struct hearth_digest place; /* of what outlives the process: hearth_directory_identify(); zero: nothing does */
+    bool is_fallback;           /* in memory, for a database that cannot be used: what is not found may be there */
+    bool waits;   /* a server's database that cannot be reached now is no error: it is tried again with each use */
+    bool is_tool; /* reading does not count as use */
 };
 
 /* Opens or begins the database and brings an older schema up to date; a copy of the older one stays beside it. What is
@@ -62,8 +68,8 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
                                 struct hearth_errmsg *msg);
 void hearth_session_store_destroy(struct hearth_session_store *store); /* NULL is allowed */
 
-/* 32 random bytes that are made with the database: for signatures that must verify after a restart. Errors: none so
- * far. */
+/* 32 random bytes that are made with the database: for signatures that must verify after a restart. Until a server's
+ * database was reached for the first time they are the process's. Errors: none so far. */
 int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]);
 
 /* ---- owners (store_owner.c) ---- */
@@ -205,9 +211,10 @@ struct hearth_line_walk {
 int hearth_line_read(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                      const struct hearth_line_walk *how);
 
-/* Turns left queued or in progress by a process that died become FAILED; those of one that lives stay. At the start.
- * Returns how many, or an error. */
-int hearth_turn_fail_orphans(struct hearth_session_store *store);
+/* Turns left queued or in progress by a process that died become FAILED; those of one that lives stay. Of a server's
+ * database only after a process has been gone for `grace_us` of these calls: it may be about to connect again. One
+ * thread at a time. Returns how many, or an error. */
+int hearth_turn_fail_orphans(struct hearth_session_store *store, int64_t grace_us);
 
 /* ---- sessions ---- */
 

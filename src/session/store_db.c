@@ -9,6 +9,7 @@
  *     configs   texts that many turns share
  *     requests  what is told of the last requests (store_requests.c)
  *     forgets   tokens of which the state is not needed any more
+ *     boxes, box_forgets    on a server: the boxes that share it, and which forgets each has still to carry out
  *     owners    how many tokens, bytes of blobs and sessions each has; triggers count
  *
  * `used` of a session is the clock's time, to be shown; `aged`, and `used` in `uses`, are by the store's own time
@@ -167,7 +168,23 @@ static const char *const server_steps[] = {
                                            "DELETE FROM requests WHERE turn = OLD.key")
                                 SERVER_TRIGGER(
                                     "requests_of_hidden", "UPDATE OF hidden ON turns",
-                                    "IF NEW.hidden = 1 THEN DELETE FROM requests WHERE turn = OLD.key; END IF")};
+                                    "IF NEW.hidden = 1 THEN DELETE FROM requests WHERE turn = OLD.key; END IF"),
+    /* a forget is work of every box of its model, and goes with the last of that (store_boxes.c) */
+    "DROP TABLE boxes;"
+    "CREATE TABLE boxes (" SERVER_ID ", box BYTEA NOT NULL, model BYTEA NOT NULL, stays BIGINT NOT NULL,"
+    " seen BIGINT NOT NULL, UNIQUE (box, model));"
+    "CREATE TABLE box_forgets (box BIGINT NOT NULL, forget BIGINT NOT NULL, PRIMARY KEY (box, forget));"
+    "CREATE INDEX box_forgets_forget ON box_forgets (forget);" SERVER_TRIGGER(
+        "forgets_in", "INSERT ON forgets",
+        "INSERT INTO box_forgets SELECT b.id, NEW.id FROM boxes AS b JOIN models AS m ON m.model = b.model"
+        " WHERE m.id = NEW.model")
+        SERVER_TRIGGER("boxes_in", "INSERT ON boxes",
+                       "INSERT INTO box_forgets SELECT NEW.id, f.id FROM forgets AS f JOIN models AS m"
+                       " ON m.id = f.model WHERE m.model = NEW.model ON CONFLICT DO NOTHING")
+            SERVER_TRIGGER("boxes_out", "DELETE ON boxes", "DELETE FROM box_forgets WHERE box = OLD.id")
+                SERVER_TRIGGER("box_forgets_out", "DELETE ON box_forgets",
+                               "DELETE FROM forgets WHERE id = OLD.forget"
+                               " AND NOT EXISTS (SELECT 1 FROM box_forgets WHERE forget = OLD.forget)")};
 
 #define TURN                                                                                                       \
     "SELECT t.id, t.key, t.owner, o.owner, t.parent, p.key, t.session, t.config, c.key, t.model, m.model, m.salt," \
@@ -183,6 +200,9 @@ static const char *const server_steps[] = {
 
 /* The greater one of a column and a value. */
 #define LATER(column, value) "CASE WHEN " column " > " value " THEN " column " ELSE " value " END"
+
+/* A server's clock, which is the same for all boxes; seconds. */
+#define NOW "CAST(extract(epoch FROM now()) AS BIGINT)"
 
 static const char *const statements[STORE_STATEMENTS] = {
 #define X(name, sql) [name] = (sql),

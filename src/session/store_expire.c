@@ -201,6 +201,7 @@ int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit)
     err = hearth_session_flush_touches(store);
     /* Whether it can be written again is found out by writing. */
     err = err == HEARTH_OK ? hearth_session_write_age(store, atomic_load(&store->unwritable)) : err;
+    err = err == HEARTH_OK ? hearth_session_beat(store) : err;
     if (err == HEARTH_OK && store->ttl_us > 0 && trusted) {
         err = delete_old(store, limit, &sessions, &turns);
         tell_expired(store);

@@ -138,6 +138,17 @@ static int add_forgets(struct hearth_db *db, const struct store_walk *walk, size
     return err;
 }
 
+/* The next one behind `after_id`; on a server those of this box, which are of its model. As hearth_db_query(). */
+static int find_forget(const struct hearth_session_store *store, struct hearth_db *db, struct hearth_digest of,
+                       int64_t after_id) {
+    if (!store->on_server) {
+        return hearth_db_query(db, FORGET_NEXT, "di", &of, after_id);
+    }
+    return hearth_digest_equal(of, store->model)
+               ? hearth_db_query(db, FORGET_NEXT, "iii", after_id, store->box_rows[0], store->box_rows[1])
+               : 0;
+}
+
 int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest model, int64_t after_id,
                        struct hearth_forget *out) {
     struct hearth_db *db;
@@ -148,7 +159,7 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
         return err;
     }
     while (err == HEARTH_OK && damaged) {
-        int found = hearth_db_query(db, FORGET_NEXT, "di", &model, after_id);
+        int found = find_forget(store, db, model, after_id);
         if (found <= 0) {
             err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
             break;
@@ -176,9 +187,13 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
 
 int hearth_forget_done(struct hearth_session_store *store, int64_t id) {
     int err = hearth_session_begin_write(store, NULL);
-    return err == HEARTH_OK
-               ? hearth_session_end_write(store, hearth_db_run(&store->writer, FORGET_DONE, "i", id), false, NULL)
-               : err;
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    const int done = store->on_server
+                         ? hearth_db_run(&store->writer, FORGET_DONE, "iii", id, store->box_rows[0], store->box_rows[1])
+                         : hearth_db_run(&store->writer, FORGET_DONE, "i", id);
+    return hearth_session_end_write(store, done, false, NULL);
 }
 
 /* ---- what goes ---- */

@@ -1,7 +1,7 @@
 /* Inside the store. Its files, each knowing those before it: store_db.c has the tables, store_blob.c packs, store_age.c
  * has the time, store.c opens and has the transactions, store_owner.c counts, store_rows.c reads rows of turns,
  * store_requests.c keeps what is told of requests, store_forget.c deletes turns, store_session.c names them,
- * store_lock.c locks them,
+ * store_lock.c locks them, store_boxes.c has the boxes of a server's database,
  * store_turn.c puts and gets them, store_expire.c deletes what is old. */
 #ifndef HEARTH_SESSION_STORE_INTERNAL_H
 #define HEARTH_SESSION_STORE_INTERNAL_H
@@ -16,6 +16,7 @@
 
 #define HEARTH_SESSION_TOUCHES_MAX 256
 #define HEARTH_SESSION_READERS_MAX 4
+#define HEARTH_SESSION_BOXES 2
 
 enum store_statement {
 #define X(name, sql) name,
@@ -46,6 +47,13 @@ struct store_lock {
     bool released;
 };
 
+#define HEARTH_SESSION_SUSPECTS_MAX 64
+
+/* A process that has turns under way and shows no sign of life. */
+struct store_suspect {
+    int64_t process, since_us;
+};
+
 struct hearth_session_store {
     char *path; /* NULL: in memory */
     char *name; /* what is told of it */
@@ -53,7 +61,7 @@ struct hearth_session_store {
     atomic_bool unreachable; /* it was told that the server does not answer */
     int64_t ttl_us;
     int64_t grace_us;
-    bool is_tool, is_fallback;
+    bool is_tool, is_fallback, waits;
     const struct hearth_session_clock *clock;
     struct store_age age; /* with the mutex */
     uint64_t scrub_page;  /* the sweep's alone */
@@ -71,6 +79,13 @@ struct hearth_session_store {
     size_t touch_count;
     struct store_lock *locks; /* store_lock.c's */
     uint64_t lock_tokens;
+    /* store_boxes.c's, with the writer's mutex */
+    struct hearth_digest model, boxes[HEARTH_SESSION_BOXES]; /* the process, and what outlives it; zero: none */
+    int64_t box_rows[HEARTH_SESSION_BOXES], beat_us;
+    uint64_t life_generation; /* of the connection that holds the process's sign of life */
+    /* hearth_turn_fail_orphans()'s */
+    struct store_suspect suspects[HEARTH_SESSION_SUSPECTS_MAX];
+    size_t suspect_count;
 };
 
 /* ---- store_db.c ---- */
@@ -148,6 +163,15 @@ int hearth_session_keep_lock(struct hearth_session_store *store, struct hearth_s
                              int64_t parent, struct hearth_errmsg *msg);
 /* With the writer's mutex: gives it back at once. */
 void hearth_session_drop_lock(struct hearth_session_store *store, const struct hearth_session_lock *lock);
+
+/* ---- store_boxes.c ---- */
+
+/* With the writer's mutex and a connection: shows that the process lives, and makes the box known. */
+int hearth_session_enter_box(struct hearth_session_store *store);
+/* Says once a minute that it is still there, in a transaction of the sweep. */
+int hearth_session_beat(struct hearth_session_store *store);
+/* What was in the process's RAM is gone. In a transaction. */
+int hearth_session_leave_box(struct hearth_session_store *store);
 
 /* ---- store_owner.c ---- */
 

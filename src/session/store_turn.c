@@ -10,6 +10,7 @@
 #include "session/store_internal.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -395,13 +396,35 @@ static int close_turn(struct hearth_db *db, int64_t id) {
     return err;
 }
 
-int hearth_turn_fail_orphans(struct hearth_session_store *store) {
+/* Whether a process without a sign of life is taken for dead. `before`: the suspects of the last call. */
+static bool is_dead(struct hearth_session_store *store, const struct store_suspect *before, size_t count,
+                    int64_t process, int64_t grace_us) {
+    const int64_t now_us = hearth_clock_us();
+    struct store_suspect suspect = {process, now_us};
+    for (size_t i = 0; i < count; i++) {
+        suspect.since_us = before[i].process == process ? before[i].since_us : suspect.since_us;
+    }
+    bool known = store->suspect_count == HEARTH_SESSION_SUSPECTS_MAX; /* then it waits for the others */
+    for (size_t i = 0; i < store->suspect_count && !known; i++) {
+        known = store->suspects[i].process == process;
+    }
+    if (!known) {
+        store->suspects[store->suspect_count++] = suspect;
+    }
+    return !store->on_server || now_us - suspect.since_us >= grace_us;
+}
+
+int hearth_turn_fail_orphans(struct hearth_session_store *store, int64_t grace_us) {
     struct hearth_db *db = &store->writer;
+    struct store_suspect before[HEARTH_SESSION_SUSPECTS_MAX];
+    const size_t before_count = store->suspect_count;
     int err = hearth_session_begin_write(store, NULL), count = 0;
+    memcpy(before, store->suspects, sizeof before);
     if (err != HEARTH_OK) {
         return err;
     }
     int found = 1;
+    store->suspect_count = 0;
     for (int64_t id = 0, last = 0; found > 0 && err == HEARTH_OK; last = id) {
         found = hearth_db_query(db, TURNS_OPEN, "i", last);
         if (found > 0) {
@@ -410,7 +433,7 @@ int hearth_turn_fail_orphans(struct hearth_session_store *store) {
             hearth_db_reset(db, TURNS_OPEN);
             if (id <= last) { /* a damaged index would go round in a circle */
                 err = HEARTH_ERR_STATE;
-            } else if (!is_alive(store, process)) {
+            } else if (!is_alive(store, process) && is_dead(store, before, before_count, process, grace_us)) {
                 err = close_turn(db, id);
                 count++;
             }

@@ -155,4 +155,8 @@ void hearth_directory_leave(struct hearth_directory *directory);
 /* Whether another handle has entered, of this process or of any; false before this one has. */
 bool hearth_directory_is_shared(struct hearth_directory *directory);
 
+/* A name of the directory itself, random, which it keeps as long as its state: the file `box`, which is made where
+ * there is none. Errors: IO (it cannot be written, nor read), NOMEM. */
+int hearth_directory_identify(struct hearth_directory *directory, struct hearth_digest *out);
+
 #endif

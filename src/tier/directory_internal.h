@@ -21,6 +21,7 @@ struct hearth_directory {
 
 #define HEARTH_DIRECTORY_LOCK "lock"
 #define HEARTH_DIRECTORY_USERS "servers"
+#define HEARTH_DIRECTORY_BOX "box"
 #define HEARTH_DIRECTORY_BAD "bad"
 
 /* Of any file's path relative to the directory. */

@@ -20,7 +20,7 @@ from conftest import serve
 from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import model_flags, wait_until
+from ondisk import model_flags, state_files, wait_until, wait_written
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)
@@ -109,6 +109,96 @@ def test_a_session_wanders_and_is_deleted_everywhere(database):
         assert boxes[0].client.get("/v1/sessions")["data"] == []
 
 
+# ---------------------------------------------------------------------------------------------------- forgetting
+
+def stored_box(url, directory, *flags, **options):
+    return box(url, "--kv-dir", str(directory), "--kv-min-tokens", "0", *flags, **options)
+
+
+def speak(running, session, text):
+    return running.client.post("/v1/chat/completions", {"session_id": session, "max_tokens": 12, "temperature": 0,
+                                                        "messages": [{"role": "user", "content": text}]})
+
+
+def listed(directory):
+    """The conversations whose state is in a directory."""
+    return json.loads(subprocess.run([servers.hearth_path(), "kv", "ls", "--kv-dir", str(directory), "--json"],
+                                     capture_output=True, text=True, check=True).stdout)
+
+
+def left(own, database):
+    rows = own.sql("SELECT (SELECT count(*) FROM hearth.forgets), (SELECT count(*) FROM hearth.box_forgets)",
+                   database.rpartition("/")[2])
+    return [int(count) for count in rows[0]]
+
+
+def wanders(boxes, session):
+    """A conversation that both boxes have computed."""
+    for number in range(4):
+        speak(boxes[number % 2], session, Text(f"{session} {number}").words(60))
+    for running in boxes:
+        wait_written(running)
+
+
+def test_what_one_box_deletes_all_forget(server, database, tmp_path):
+    places = [tmp_path / "one", tmp_path / "two"]
+    with contextlib.ExitStack() as stack:
+        boxes = [stack.enter_context(stored_box(database, place)) for place in places]
+        wanders(boxes, "diary")
+        asked = boxes[0].client.get("/requests")["data"]
+        assert asked and all(state_files(place) for place in places)
+        boxes[1].client.delete("/v1/sessions/diary")
+        wait_until(lambda: not any(state_files(place) for place in places), "both have forgotten it")
+        wait_until(lambda: left(server, database) == [0, 0], "nothing is left to be done")
+        assert [running.client.metrics()["hearth_forgets_total"] > 0 for running in boxes] == [True, True]
+        wait_until(lambda: boxes[0].client.get("/requests")["data"] == [], "nor what was told of its requests")
+        cold = speak(boxes[0], "again", Text("diary 0").words(60))  # nor is it in its RAM
+        assert sum(cold["hearth"]["reused"].values()) == 0
+    assert "diary 0" not in json.dumps(listed(places[1])) and not state_files(places[1])
+
+
+def test_a_box_that_was_down_forgets_when_it_is_back(server, database, tmp_path):
+    places = [tmp_path / "one", tmp_path / "two"]
+    with stored_box(database, places[0]) as living:
+        with stored_box(database, places[1]) as other:
+            wanders([living, other], "diary")
+            wanders([living, other], "notes")
+            other.kill()
+        held = len(state_files(places[1]))
+        living.client.delete("/v1/sessions/diary")
+        wait_until(lambda: living.client.metrics()["hearth_forgets_total"] > 0, "it has forgotten it")
+        assert left(server, database) != [0, 0] and len(state_files(places[1])) == held
+        with stored_box(database, places[1]) as back:
+            wait_until(lambda: back.client.metrics()["hearth_forgets_total"] > 0, "so has the other one")
+            wait_until(lambda: len(state_files(places[1])) < held, "its files are gone")
+            assert state_files(places[1]), "not those of others"
+            living.client.delete("/v1/sessions/notes")
+            wait_until(lambda: not any(state_files(place) for place in places), "nothing is left")
+
+
+@pytest.mark.skipif(not redis.PROGRAM, reason="Redis is not installed")
+def test_the_shared_store_forgets_what_no_box_remembers(database, tmp_path):
+    """The box that has computed it is gone, RAM and all; another one carries the deletion out."""
+    with redis.Store(tmp_path) as shared:
+        with box(database, "--kv-disk", "0", "--kv-remote", shared.url()) as first:
+            speak(first, "diary", Text("diary").words(700))
+            wait_until(lambda: len(shared.keys("i")) > 1 and first.client.metrics()["hearth_remote_queued_bytes"] == 0, "it is written")
+            first.kill()
+        with box(database, "--kv-disk", "0", "--kv-remote", shared.url()) as second:
+            second.client.delete("/v1/sessions/diary")
+            wait_until(lambda: not shared.keys("s") and not shared.keys("i"), "all of it is gone")
+
+
+def test_a_response_of_a_box_that_died_has_failed(database):
+    with contextlib.ExitStack() as stack:
+        boxes = two(stack, database, "--sim-speed", "0.2")
+        running = boxes[0].client.post("/v1/responses", {"model": "any", "input": "Talk for long.", "background": True,
+                                                         "max_output_tokens": 4000})
+        assert boxes[1].client.get(f"/v1/responses/{running['id']}")["status"] in ("queued", "in_progress")
+        boxes[0].kill()
+        wait_until(lambda: boxes[1].client.get(f"/v1/responses/{running['id']}")["status"] == "failed", "it has failed", 90)
+
+
 def test_no_password_is_told(tmp_path):
     with Postgres(password=SECRET) as own:
         with box(own.url()) as running:
@@ -134,6 +224,56 @@ def test_a_database_that_is_gone_costs_a_503(tmp_path):
         own.start()
         wait_until(lambda: status_of(running, "And?", previous_response_id=answer["id"]) == 200, "it goes on")
         wait_until(lambda: "session_db" not in reasons(running), "it is well again")
+
+
+def test_a_box_starts_without_its_database(tmp_path):
+    chat = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    with Postgres() as own:
+        own.stop()
+        with box(own.url()) as running:
+            assert "session_db" in reasons(running)
+            assert running.client.post("/v1/chat/completions", chat)["choices"]
+            status, body, wait = fails(running, "/v1/responses", {"model": "any", "input": "Hello.", "max_output_tokens": 4})
+            assert status == 503 and body["error"]["message"] and int(wait) > 0
+            with pytest.raises(HttpError) as refused:
+                running.client.get("/v1/sessions")
+            assert refused.value.status == 503
+            own.start()
+            wait_until(lambda: status_of(running, "Hello.") == 200, "it makes its tables")
+            wait_until(lambda: "session_db" not in reasons(running), "it is well")
+            answer = respond(running, "And now?")
+        with box(own.url()) as again:
+            assert again.client.get(f"/v1/responses/{answer['id']}")["status"] in ("completed", "incomplete")
+            own.sql("UPDATE hearth.steps SET taken = 1000")
+            own.kill()
+            own.start()
+            wait_until(lambda: "newer" in reasons(again).get("session_db", ""), "it says what has come up")
+            assert status_of(again, "And?") == 503
+            assert again.client.post("/v1/chat/completions", chat)["choices"]
+
+
+def starts(url, *flags):
+    """What a server that must not start says."""
+    done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", "--session-db", url, *flags],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode not in (0, 124), done.stderr
+    return done.stderr
+
+
+def test_what_no_waiting_mends_ends_the_start(tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    with Postgres(password=SECRET) as own:
+        for url in (own.url().replace("not", "but"), own.url(password=False), own.url("missing"),
+                    own.url().replace("hearth:", "stranger:"), own.url() + "?sslmode=require"):
+            said = starts(url)
+            assert "--session-db: postgresql://" in said and "~/.pgpass" in said and SECRET not in said, said
+        with box(own.url()):
+            pass
+        assert "not encrypted" in starts(own.url(), "--kv-key", str(key))
+        own.sql("UPDATE hearth.steps SET taken = 1000")
+        assert "newer" in starts(own.url())
 
 
 def test_no_turn_that_was_acknowledged_is_lost(tmp_path):

@@ -76,7 +76,7 @@ static void read_store(struct hearth_session_store *store) {
     struct hearth_session_store_stats stats;
     struct hearth_forget forget = {0};
     size_t count = 0;
-    (void)hearth_turn_fail_orphans(store);
+    (void)hearth_turn_fail_orphans(store, 0);
     if (hearth_session_list(store, &query, &sessions, &count) == HEARTH_OK) {
         for (size_t i = 0; i < count; i++) {
             struct hearth_line line = {0};

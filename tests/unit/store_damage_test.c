@@ -146,7 +146,7 @@ static void check_list(struct hearth_session_store *store) {
 }
 
 static void use(struct hearth_session_store *store, int *good, int *bad) {
-    (void)hearth_turn_fail_orphans(store);
+    (void)hearth_turn_fail_orphans(store, 0);
     check_list(store);
     for (int session = 0; session < SESSIONS; session++) {
         const int turns = check_session(store, session, false);

@@ -79,7 +79,8 @@ static inline int tear_down(void **state) {
 }
 
 static inline struct hearth_session_store *open_with(const char *at, const struct hearth_seal *seal, int64_t ttl_us) {
-    const struct hearth_session_store_params params = {.path = at, .seal = seal, .ttl_us = ttl_us};
+    const struct hearth_session_store_params params = {
+        .path = at, .seal = seal, .ttl_us = ttl_us, .model = model, .place = {3, 4}};
     struct hearth_session_store *store;
     struct hearth_errmsg msg = {.text = ""};
     int err = hearth_session_store_create(&params, &store, &msg);

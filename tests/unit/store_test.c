@@ -367,8 +367,8 @@ static void what_a_dead_process_left_has_failed(void **state) {
         usleep(10000); /* until the server has seen it */
     }
     other = open_plain();
-    assert_int_equal(hearth_turn_fail_orphans(other), 1); /* ours lives */
-    assert_int_equal(hearth_turn_fail_orphans(other), 0);
+    assert_int_equal(hearth_turn_fail_orphans(other, 0), 1); /* ours lives */
+    assert_int_equal(hearth_turn_fail_orphans(other, 0), 0);
     assert_int_equal(hearth_turn_get(other, alice, theirs, &got), HEARTH_OK);
     assert_int_equal(got.status, HEARTH_TURN_FAILED);
     assert_string_equal((const char *)got.body.data, "theirs");
@@ -380,7 +380,7 @@ static void what_a_dead_process_left_has_failed(void **state) {
     while (on_server() && sql_number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") > 1) {
         usleep(10000);
     }
-    assert_int_equal(hearth_turn_fail_orphans(other), 1);
+    assert_int_equal(hearth_turn_fail_orphans(other, 0), 1);
     hearth_session_store_destroy(other);
 }
 
@@ -542,7 +542,7 @@ static void in_memory_nothing_is_written(void **state) {
     assert_int_equal(hearth_session_delete(store, alice, "work"), HEARTH_OK);
     assert_int_equal(find(store, turn), HEARTH_ERR_NOT_FOUND);
     assert_forget(store, "onetwo", 0);
-    assert_int_equal(hearth_turn_fail_orphans(store), 0);
+    assert_int_equal(hearth_turn_fail_orphans(store, 0), 0);
     hearth_session_store_destroy(store);
     hearth_session_store_destroy(other);
 }

@@ -20,8 +20,10 @@ static bool keyed_hash(const struct hearth_api *api, const char *label, const ch
                        unsigned char out[HASH_BYTES]) {
     struct hearth_buf input = {0};
     unsigned size = 0;
+    uint8_t secret[32];
+    hearth_salt_secret(api, secret);
     const bool ok = hearth_buf_append(&input, label, strlen(label) + 1) && hearth_buf_append(&input, text, len) &&
-                    HMAC(EVP_sha256(), api->secret, sizeof api->secret, input.data, input.len, out, &size) != NULL &&
+                    HMAC(EVP_sha256(), secret, sizeof secret, input.data, input.len, out, &size) != NULL &&
                     size == HASH_BYTES;
     hearth_buf_finish(&input);
     return ok;

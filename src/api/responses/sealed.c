@@ -21,7 +21,9 @@ char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_seal
                               size_t len) {
     struct hearth_seal *seal = NULL;
     char *out = NULL;
-    if (len > SEALED_MAX || hearth_seal_create_from(api->secret, &seal, NULL) != HEARTH_OK) {
+    uint8_t secret[32];
+    hearth_salt_secret(api, secret);
+    if (len > SEALED_MAX || hearth_seal_create_from(secret, &seal, NULL) != HEARTH_OK) {
         return NULL;
     }
     uint8_t *frame = malloc(FRAME_BYTES + len);
@@ -46,8 +48,10 @@ char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_seal
 static char *open_frame(const struct hearth_api *api, enum hearth_api_sealed_kind kind, uint8_t *frame, size_t len) {
     struct hearth_seal *seal = NULL;
     char *out = NULL;
+    uint8_t secret[32];
+    hearth_salt_secret(api, secret);
     if (len < FRAME_BYTES || frame[0] != VERSION || frame[1] != (uint8_t)kind ||
-        hearth_seal_create_from(api->secret, &seal, NULL) != HEARTH_OK) {
+        hearth_seal_create_from(secret, &seal, NULL) != HEARTH_OK) {
         return NULL;
     }
     if (hearth_seal_open(seal, frame, HEAD_BYTES, frame + FRAME_BYTES, len - FRAME_BYTES, frame + HEAD_BYTES,

@@ -1,11 +1,12 @@
 /* The deletion worker: a thread that does what deletions leave to be done. Now and then it takes out what has outlived
- * its time, and it carries out forgets: first the state (the service drops pages and snapshots that no other prompt
- * needs), then the transcripts' texts, then the forget itself. Whatever it was in the middle of when the server ends is
- * begun again by the next one. */
+ * its time, closes what servers that ended have left open, and carries out forgets, those of other boxes, too: first
+ * the state (the service drops pages and snapshots that no other prompt needs), then the transcripts' texts, then the
+ * forget itself. Whatever it was in the middle of when the server ends is begun again by the next one. */
 #include "api/stored_turns.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "report/journal.h"
 #include "session/transcript.h"
 
 #include <stdlib.h>
@@ -113,12 +114,20 @@ static void carry_out(struct hearth_api_deletion_worker *worker) {
             hearth_transcripts_forget(worker->api->transcripts, forget.salt, forget.tokens.v, forget.tokens.n,
                                       forget.keep_tokens);
             (void)hearth_forget_done(store, forget.id);
+            hearth_journal_deleted(worker->api->journal);
         }
         after = forget.id;
         hearth_forget_finish(&forget);
         if (err != HEARTH_OK && err != HEARTH_ERR_IO) { /* IO: it stays, and is tried again later */
             return;
         }
+    }
+}
+
+static void fail_orphans(struct hearth_api_deletion_worker *worker) {
+    const int count = hearth_turn_fail_orphans(worker->api->store, HEARTH_API_GONE_US);
+    if (count > 0) {
+        hearth_log(HEARTH_LOG_INFO, "sessions: %d responses have failed: the server that they ran on has ended", count);
     }
 }
 
@@ -137,6 +146,7 @@ static void *run(void *user) {
         while (!is_stopping(worker) && hearth_session_store_sweep(worker->api->store, SLICE) >= SLICE) {
         }
         if (!stopping) {
+            fail_orphans(worker);
             carry_out(worker);
         }
         pthread_mutex_lock(&worker->mutex);
