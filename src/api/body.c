@@ -73,14 +73,8 @@ static bool skip_value(struct body_scan *scan) {
 }
 
 static bool add_item(struct hearth_body *body, const char *bytes, size_t len) {
-    if (body->count == body->cap) {
-        size_t cap = body->cap > 0 ? 2 * body->cap : 64;
-        struct hearth_body_item *items = realloc(body->items, cap * sizeof *items);
-        if (items == NULL) {
-            return false;
-        }
-        body->items = items;
-        body->cap = cap;
+    if (!HEARTH_BUF_ROOM(body->items, body->count, body->cap)) {
+        return false;
     }
     body->items[body->count++] = (struct hearth_body_item){.bytes = bytes, .len = len};
     return true;

@@ -328,15 +328,9 @@ bool hearth_history_add_sent(struct hearth_history *history, struct hearth_messa
 }
 
 bool hearth_history_add(struct hearth_history *history, struct hearth_message *message) {
-    if (message != NULL && history->count == history->cap) {
-        const size_t cap = history->cap > 0 ? 2 * history->cap : 16;
-        struct hearth_message **messages = realloc(history->messages, cap * sizeof(struct hearth_message *));
-        if (messages == NULL) {
-            hearth_message_unref(message);
-            return false;
-        }
-        history->messages = messages;
-        history->cap = cap;
+    if (message != NULL && !HEARTH_BUF_ROOM(history->messages, history->count, history->cap)) {
+        hearth_message_unref(message);
+        return false;
     }
     if (message != NULL) {
         history->messages[history->count++] = message;

@@ -41,8 +41,12 @@ static bool grow(void **data, size_t len, size_t *cap, size_t extra, size_t size
     return true;
 }
 
-void *hearth_buf_room(void *array, size_t n, size_t *cap, size_t size) {
-    return grow(&array, n, cap, 1, size) ? array : NULL;
+bool hearth_buf_room(void *array, size_t n, size_t *cap, size_t size) {
+    void *data;
+    memcpy(&data, array, sizeof data); /* a pointer of another type */
+    const bool ok = grow(&data, n, cap, 1, size);
+    memcpy(array, &data, sizeof data);
+    return ok;
 }
 
 void hearth_buf_finish(struct hearth_buf *buf) {

@@ -44,8 +44,10 @@ bool hearth_tokens_assign(struct hearth_tokens *tokens, const hearth_token *v, s
 /* Length of the common prefix of two token arrays. */
 size_t hearth_tokens_common(const hearth_token *a, size_t na, const hearth_token *b, size_t nb);
 
-/* Room for one more in an array of `n` elements of `size` bytes and capacity *cap, which grows: the array, which may
- * have moved. NULL: out of memory, and nothing has changed. */
-void *hearth_buf_room(void *array, size_t n, size_t *cap, size_t size);
+/* Room for one more in an array of `n` elements with the capacity `cap`, a size_t; both may change. False: out of
+ * memory, and nothing has changed. */
+#define HEARTH_BUF_ROOM(array, n, cap) hearth_buf_room(&(array), n, &(cap), sizeof *(array))
+/* Likewise; `array` points to the array's pointer. */
+bool hearth_buf_room(void *array, size_t n, size_t *cap, size_t size);
 
 #endif

@@ -4,6 +4,7 @@
 #include "cache/heap.h"
 
 #include "base/assert.h"
+#include "base/buf.h"
 
 #include <stdlib.h>
 
@@ -51,14 +52,8 @@ static void sift_down(struct hearth_heap *heap, size_t i) {
 
 bool hearth_heap_push(struct hearth_heap *heap, struct hearth_heap_node *node, double priority) {
     HEARTH_ASSERT(node->index == 0);
-    if (heap->n == heap->cap) {
-        size_t cap = heap->cap ? heap->cap * 2 : 64;
-        struct hearth_heap_entry *v = cap <= UINT32_MAX ? realloc(heap->v, cap * sizeof *v) : NULL;
-        if (!v) {
-            return false;
-        }
-        heap->v = v;
-        heap->cap = cap;
+    if (heap->n == UINT32_MAX || !HEARTH_BUF_ROOM(heap->v, heap->n, heap->cap)) {
+        return false;
     }
     place(heap, heap->n++, (struct hearth_heap_entry){.priority = priority, .node = node});
     sift_up(heap, heap->n - 1);

@@ -178,12 +178,10 @@ void hearth_returns_leave(struct hearth_returns *returns, uint32_t talk) {
 /* Lists a talk that is about to have victims. False: out of memory. */
 static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
     struct hearth_talk_list *list = &returns->offering[heap];
-    uint32_t *talks = hearth_buf_room(list->talks, list->n, &list->cap, sizeof *talks);
-    if (!talks) {
+    if (!HEARTH_BUF_ROOM(list->talks, list->n, list->cap)) {
         return false;
     }
-    list->talks = talks;
-    talks[list->n++] = index;
+    list->talks[list->n++] = index;
     hearth_returns_talk(returns, index)->place[heap] = (uint32_t)list->n;
     return true;
 }

@@ -164,23 +164,8 @@ void hearth_path_finish(struct hearth_path *path) {
     *path = (struct hearth_path){0};
 }
 
-/* Room for a page at pages[at]. */
-static bool path_reserve(struct hearth_path *path, size_t at) {
-    if (at < path->cap) {
-        return true;
-    }
-    size_t cap = path->cap ? path->cap * 2 : 64;
-    struct hearth_page **pages = realloc(path->pages, cap * sizeof *pages);
-    if (!pages) {
-        return false;
-    }
-    path->pages = pages;
-    path->cap = cap;
-    return true;
-}
-
 static bool path_push(struct hearth_path *path, struct hearth_page *page) {
-    if (!path_reserve(path, path->n)) {
+    if (!HEARTH_BUF_ROOM(path->pages, path->n, path->cap)) {
         return false;
     }
     path->pages[path->n++] = page;
@@ -307,7 +292,7 @@ static bool guess(struct matching *m, struct hearth_path *path) {
         if (!next) {
             return true;
         }
-        if (!path_reserve(path, m->guessed)) {
+        if (!HEARTH_BUF_ROOM(path->pages, m->guessed, path->cap)) {
             return false;
         }
         prefetch(next);
@@ -408,7 +393,7 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
     }
     page->len = end - p0;
     page->tokens = malloc((size_t)page->len * sizeof *page->tokens);
-    if (!page->tokens || !path_reserve(path, path->n)) {
+    if (!page->tokens || !HEARTH_BUF_ROOM(path->pages, path->n, path->cap)) {
         free_page(page);
         return NULL;
     }

@@ -91,13 +91,7 @@ void hearth_confine_allow(struct hearth_confine_paths *paths, enum hearth_confin
         path = NULL;
     }
     va_end(args);
-    if (path && paths->n == paths->cap) {
-        const size_t cap = paths->cap ? 2 * paths->cap : 32;
-        struct hearth_confine_path *more = realloc(paths->v, cap * sizeof *more);
-        paths->v = more ? more : paths->v;
-        paths->cap = more ? cap : paths->cap;
-    }
-    if (!path || paths->n == paths->cap) {
+    if (!path || !HEARTH_BUF_ROOM(paths->v, paths->n, paths->cap)) {
         paths->failed = true;
         free(path);
         return;

@@ -52,14 +52,8 @@ static struct hearth_api_key *find(struct hearth_key_list *list, const char *tex
 }
 
 static struct hearth_api_key *add(struct hearth_key_list *list, const char *text) {
-    if (list->count == list->cap) {
-        const size_t cap = list->cap ? 2 * list->cap : 16;
-        struct hearth_api_key *grown = realloc(list->keys, cap * sizeof(*grown));
-        if (!grown) {
-            return NULL;
-        }
-        list->keys = grown;
-        list->cap = cap;
+    if (!HEARTH_BUF_ROOM(list->keys, list->count, list->cap)) {
+        return NULL;
     }
     list->keys[list->count] = (struct hearth_api_key){.key = text};
     return &list->keys[list->count++];

@@ -159,16 +159,6 @@ struct kv_list {
 };
 /* For hearth_kv_walk(). */
 void hearth_kv_list_add(void *list, struct kv_item *item);
-/* An array of `size` bytes an element with room for one more than `n`; NULL: out of memory, the old one stays. */
-static inline void *hearth_kv_grow(void *array, size_t n, size_t *cap, size_t size) {
-    if (n < *cap) {
-        return array;
-    }
-    const size_t more = *cap > 0 ? 2 * *cap : 16;
-    void *grown = realloc(array, more * size);
-    *cap = grown ? more : *cap;
-    return grown;
-}
 
 /* Finds the conversations of what was loaded. False: out of memory. */
 bool hearth_kv_find_conversations(struct kv_view *view);

@@ -231,12 +231,10 @@ bool hearth_kv_walk(struct kv_view *view, const struct kv_conversation *conversa
 
 void hearth_kv_list_add(void *user, struct kv_item *item) {
     struct kv_list *list = user;
-    struct kv_item **items = hearth_kv_grow(list->items, list->n, &list->cap, sizeof *items);
-    if (!items) {
+    if (!HEARTH_BUF_ROOM(list->items, list->n, list->cap)) {
         list->nomem = true;
         return;
     }
-    list->items = items;
     list->items[list->n++] = item;
     list->bytes += item->file.bytes;
 }
@@ -288,12 +286,9 @@ static int newest_first(const void *x, const void *y) {
 }
 
 static bool add_conversation(struct kv_view *view, size_t model, struct kv_item *leaf) {
-    struct kv_conversation *more =
-        hearth_kv_grow(view->conversations, view->conversation_n, &view->conversation_cap, sizeof *more);
-    if (!more) {
+    if (!HEARTH_BUF_ROOM(view->conversations, view->conversation_n, view->conversation_cap)) {
         return false;
     }
-    view->conversations = more;
     view->conversations[view->conversation_n++] =
         (struct kv_conversation){.leaf = leaf, .model = model, .text = "", .own_text = ""};
     return true;

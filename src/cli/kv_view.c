@@ -26,22 +26,18 @@ struct kv_model *hearth_kv_model(struct kv_view *view, struct hearth_model_id id
             return &view->models[i];
         }
     }
-    struct kv_model *models = hearth_kv_grow(view->models, view->model_n, &view->model_cap, sizeof *models);
-    if (!models) {
+    if (!HEARTH_BUF_ROOM(view->models, view->model_n, view->model_cap)) {
         view->err = HEARTH_ERR_NOMEM;
         return NULL;
     }
-    view->models = models;
     view->models[view->model_n] = (struct kv_model){.id = id};
     return &view->models[view->model_n++];
 }
 
 bool hearth_kv_add_item(struct kv_model *model, const struct kv_item *item) {
-    struct kv_item *items = hearth_kv_grow(model->items, model->n, &model->cap, sizeof *items);
-    if (!items) {
+    if (!HEARTH_BUF_ROOM(model->items, model->n, model->cap)) {
         return false;
     }
-    model->items = items;
     model->items[model->n++] = *item;
     return true;
 }

@@ -34,14 +34,8 @@ static int compare(const void *a, const void *b) {
 }
 
 static bool add(struct hearth_llama_cuts *cuts, const struct special *special) {
-    if (cuts->count == cuts->cap) {
-        const size_t cap = cuts->cap > 0 ? 2 * cuts->cap : 64;
-        struct special *specials = realloc(cuts->specials, cap * sizeof *specials);
-        if (specials == NULL) {
-            return false;
-        }
-        cuts->specials = specials;
-        cuts->cap = cap;
+    if (!HEARTH_BUF_ROOM(cuts->specials, cuts->count, cuts->cap)) {
+        return false;
     }
     cuts->specials[cuts->count++] = *special;
     cuts->longest = special->len > cuts->longest ? special->len : cuts->longest;

@@ -31,8 +31,8 @@ struct parser {
     void *user;
     struct hearth_errmsg *msg;
     struct hearth_grammar_gbnf_symbol *work;
-    uint32_t work_count, work_cap;
-    uint32_t symbol_cap, range_cap, set_cap, rule_cap, alternative_cap;
+    uint32_t work_count;
+    size_t work_cap, symbol_cap, range_cap, set_cap, rule_cap, alternative_cap;
     struct name *names; /* open addressing, a power of two */
     uint32_t name_count, name_cap;
     uint32_t depth;
@@ -130,26 +130,11 @@ static int fail_memory(struct parser *p) {
     return hearth_fail(p->msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
 }
 
-/* Room for one more element. */
-static bool grow(void **array, uint32_t *cap, uint32_t count, size_t size) {
-    if (count < *cap) {
-        return true;
-    }
-    uint32_t more = *cap > 0 ? *cap * 2 : 64;
-    void *moved = hearth_memory_realloc(*array, more * size);
-    if (moved == NULL) {
-        return false;
-    }
-    *array = moved;
-    *cap = more;
-    return true;
-}
-
 static int push(struct parser *p, uint32_t kind, uint32_t value) {
     if (p->work_count + p->gbnf->symbol_count >= SYMBOLS_MAX) {
         return fail(p, "the grammar is too large");
     }
-    if (!grow((void **)&p->work, &p->work_cap, p->work_count, sizeof *p->work)) {
+    if (!HEARTH_BUF_ROOM(p->work, p->work_count, p->work_cap)) {
         return fail_memory(p);
     }
     p->work[p->work_count++] = (struct hearth_grammar_gbnf_symbol){kind, value};
@@ -158,7 +143,7 @@ static int push(struct parser *p, uint32_t kind, uint32_t value) {
 
 static int add_rule(struct parser *p, uint32_t *rule) {
     struct hearth_grammar_gbnf *g = p->gbnf;
-    if (!grow((void **)&g->rules, &p->rule_cap, g->rule_count, sizeof *g->rules)) {
+    if (!HEARTH_BUF_ROOM(g->rules, g->rule_count, p->rule_cap)) {
         return fail_memory(p);
     }
     *rule = g->rule_count;
@@ -173,12 +158,12 @@ static int define(struct parser *p, uint32_t rule, uint32_t begin) {
     bool starts = true;
     for (uint32_t i = begin; i < p->work_count; i++) {
         if (starts) {
-            if (!grow((void **)&g->alternatives, &p->alternative_cap, g->alternative_count, sizeof *g->alternatives)) {
+            if (!HEARTH_BUF_ROOM(g->alternatives, g->alternative_count, p->alternative_cap)) {
                 return fail_memory(p);
             }
             g->alternatives[g->alternative_count++] = g->symbol_count;
         }
-        if (!grow((void **)&g->symbols, &p->symbol_cap, g->symbol_count, sizeof *g->symbols)) {
+        if (!HEARTH_BUF_ROOM(g->symbols, g->symbol_count, p->symbol_cap)) {
             return fail_memory(p);
         }
         g->symbols[g->symbol_count++] = p->work[i];
@@ -372,7 +357,7 @@ static int parse_set(struct parser *p) {
         if (range.lo > range.hi) {
             continue; /* the empty range */
         }
-        if (!grow((void **)&g->ranges, &p->range_cap, g->range_count, sizeof *g->ranges)) {
+        if (!HEARTH_BUF_ROOM(g->ranges, g->range_count, p->range_cap)) {
             return fail_memory(p);
         }
         g->ranges[g->range_count++] = range;
@@ -384,7 +369,7 @@ static int parse_set(struct parser *p) {
     if (g->range_count > first) { /* else there may be no array yet */
         g->range_count = first + normalise(g->ranges + first, g->range_count - first);
     }
-    if (!grow((void **)&g->sets, &p->set_cap, g->set_count, sizeof *g->sets)) {
+    if (!HEARTH_BUF_ROOM(g->sets, g->set_count, p->set_cap)) {
         return fail_memory(p);
     }
     g->sets[g->set_count] = (struct hearth_grammar_gbnf_set){first, g->range_count - first};

@@ -380,14 +380,8 @@ static void forget(struct hearth_grammar_constraint *c) {
 }
 
 static bool remember(struct hearth_grammar_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
-    if (c->seen.n == c->begins_cap) {
-        size_t cap = c->begins_cap > 0 ? c->begins_cap * 2 : 256;
-        size_t *begins = hearth_memory_realloc(c->begins, cap * sizeof *begins);
-        if (begins == NULL) {
-            return false;
-        }
-        c->begins = begins;
-        c->begins_cap = cap;
+    if (!HEARTH_BUF_ROOM(c->begins, c->seen.n, c->begins_cap)) {
+        return false;
     }
     size_t begin = c->text.len;
     if (!hearth_buf_append(&c->text, text, len) || !hearth_tokens_push(&c->seen, token)) {

@@ -69,8 +69,8 @@ struct hearth_grammar_matcher {
     uint64_t *todo, *found;
     uint32_t *node_of, *node_of_closure; /* by symbol: the node that returns to it, if it is of this closure */
     uint32_t node_count, link_count, head_count, state_count, move_count, todo_count, found_count, visit_count;
-    uint32_t node_cap, link_cap, head_cap, state_cap, move_cap, todo_cap, found_cap, visit_cap, slot_cap, node_slot_cap,
-        renamed_cap, node_slots_used;
+    size_t node_cap, link_cap, head_cap, state_cap, todo_cap, found_cap, renamed_cap;
+    uint32_t move_cap, visit_cap, slot_cap, node_slot_cap, node_slots_used;
     uint32_t closure;
     uint32_t closure_nodes, closure_links; /* how many there were when it began */
     uint32_t start;
@@ -91,20 +91,7 @@ static uint64_t mix(uint64_t x) {
 
 /* ---- memory ---- */
 
-static bool grow(struct hearth_grammar_matcher *m, void **array, uint32_t *cap, uint32_t count, size_t size) {
-    if (count < *cap) {
-        return true;
-    }
-    uint32_t more = *cap > 0 ? *cap * 2 : 64;
-    void *moved = hearth_memory_realloc(*array, more * size);
-    if (moved == NULL) {
-        m->overflowed = true;
-        return false;
-    }
-    *array = moved;
-    *cap = more;
-    return true;
-}
+#define GROW(m, array, cap, count) (HEARTH_BUF_ROOM((m)->array, count, (m)->cap) || !((m)->overflowed = true))
 
 static bool spend(struct hearth_grammar_matcher *m, uint64_t work) {
     m->work += work;
@@ -202,7 +189,7 @@ static bool rename_links(struct hearth_grammar_matcher *m, uint32_t node, const 
 static bool rename_nodes(struct hearth_grammar_matcher *m) {
     uint32_t count = m->node_count - m->closure_nodes, left = count;
     while (m->renamed_cap < count) {
-        if (!grow(m, (void **)&m->renamed, &m->renamed_cap, m->renamed_cap, sizeof *m->renamed)) {
+        if (!GROW(m, renamed, renamed_cap, m->renamed_cap)) {
             return false;
         }
     }
@@ -294,13 +281,13 @@ static int by_value(const void *a, const void *b) {
 }
 
 static uint32_t state_add(struct hearth_grammar_matcher *m) {
-    if (!grow(m, (void **)&m->states, &m->state_cap, m->state_count, sizeof *m->states)) {
+    if (!GROW(m, states, state_cap, m->state_count)) {
         return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     struct matcher_state state = {
         .first = m->head_count, .count = m->found_count, .lo = UINT32_MAX, .accepts = m->accepts};
     for (uint32_t i = 0; i < m->found_count; i++) {
-        if (!grow(m, (void **)&m->heads, &m->head_cap, m->head_count, sizeof *m->heads)) {
+        if (!GROW(m, heads, head_cap, m->head_count)) {
             m->head_count = state.first;
             return HEARTH_GRAMMAR_MATCHER_DEAD;
         }
@@ -468,7 +455,7 @@ static bool reach(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t no
             return true;
         }
     }
-    if (!spend(m, MATCHER_VISIT_WORK) || !grow(m, (void **)&m->todo, &m->todo_cap, m->todo_count, sizeof *m->todo)) {
+    if (!spend(m, MATCHER_VISIT_WORK) || !GROW(m, todo, todo_cap, m->todo_count)) {
         return false;
     }
     m->visits[at] = (struct matcher_visit){head, m->closure};
@@ -481,7 +468,7 @@ static bool reach(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t no
 static uint32_t call(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t below) {
     uint32_t node = m->node_of[symbol];
     if (m->node_of_closure[symbol] != m->closure) {
-        if (!grow(m, (void **)&m->nodes, &m->node_cap, m->node_count, sizeof *m->nodes)) {
+        if (!GROW(m, nodes, node_cap, m->node_count)) {
             return MATCHER_NONE;
         }
         node = m->node_count++;
@@ -497,7 +484,7 @@ static uint32_t call(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t
             return MATCHER_NONE;
         }
     }
-    if (!grow(m, (void **)&m->links, &m->link_cap, m->link_count, sizeof *m->links)) {
+    if (!GROW(m, links, link_cap, m->link_count)) {
         return MATCHER_NONE;
     }
     m->links[m->link_count] = (struct matcher_link){below, m->nodes[node].links};
@@ -549,7 +536,7 @@ static bool closure(struct hearth_grammar_matcher *m) {
         case HEARTH_GRAMMAR_GBNF_END: ok = pop(m, node); break;
         case HEARTH_GRAMMAR_GBNF_RULE: ok = enter(m, symbol, node); break;
         default:
-            ok = grow(m, (void **)&m->found, &m->found_cap, m->found_count, sizeof *m->found);
+            ok = GROW(m, found, found_cap, m->found_count);
             if (ok) {
                 m->found[m->found_count++] = head;
             }
@@ -777,9 +764,8 @@ int hearth_grammar_matcher_create(struct hearth_grammar_gbnf *gbnf, struct heart
     m->compact_nodes = MATCHER_COMPACT_NODES;
     m->node_of = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of);
     m->node_of_closure = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of_closure);
-    bool ok = m->node_of != NULL && m->node_of_closure != NULL &&
-              grow(m, (void **)&m->nodes, &m->node_cap, 0, sizeof *m->nodes) &&
-              grow(m, (void **)&m->states, &m->state_cap, 0, sizeof *m->states);
+    bool ok = m->node_of != NULL && m->node_of_closure != NULL && GROW(m, nodes, node_cap, 0) &&
+              GROW(m, states, state_cap, 0);
     if (ok) {
         m->nodes[m->node_count++] = (struct matcher_node){.links = MATCHER_NONE};
         m->states[m->state_count++] = (struct matcher_state){.lo = UINT32_MAX};

@@ -5,6 +5,7 @@
  * one search takes at most STEPS_MAX steps and STACK_MAX choices, so no pattern can hang or exhaust anything. */
 #include "grammar/trigger.h"
 
+#include "base/buf.h"
 #include "base/memory.h"
 
 #include <stdint.h>
@@ -49,7 +50,8 @@ struct compiler {
     struct hearth_grammar_trigger *trigger;
     const char *pattern, *at;
     struct pattern_node *nodes;
-    int32_t node_count, class_cap;
+    int32_t node_count;
+    size_t class_cap;
     int32_t groups, depth;
     const char *error;
 };
@@ -104,14 +106,8 @@ static bool class_named(char name, struct class *class) {
 
 static int32_t add_class(struct compiler *c, const struct class *class) {
     struct hearth_grammar_trigger *t = c->trigger;
-    if (t->class_count == c->class_cap) {
-        int32_t cap = c->class_cap > 0 ? c->class_cap * 2 : 8;
-        struct class *classes = hearth_memory_realloc(t->classes, (size_t)cap * sizeof *classes);
-        if (classes == NULL) {
-            return fail(c, "out of memory");
-        }
-        t->classes = classes;
-        c->class_cap = cap;
+    if (!HEARTH_BUF_ROOM(t->classes, (size_t)t->class_count, c->class_cap)) {
+        return fail(c, "out of memory");
     }
     t->classes[t->class_count] = *class;
     return add(c, CLASS, NONE, t->class_count++);

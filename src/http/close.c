@@ -34,7 +34,8 @@ void hearth_http_request_reset(struct hearth_http_conn *conn) {
     hearth_buf_finish(&conn->body);
     free(conn->headers);
     conn->headers = NULL;
-    conn->header_count = conn->header_room = 0;
+    conn->header_count = 0;
+    conn->header_room = 0;
     conn->head_bytes = conn->framing_bytes = conn->protocol_len = 0;
     conn->piece_at = conn->word_end = 0;
     conn->in_name = conn->head_done = conn->head_read = conn->complete = conn->resumed = false;

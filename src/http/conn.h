@@ -164,7 +164,8 @@ struct hearth_http_conn {
     struct hearth_buf url;
     struct hearth_buf head; /* names and values, each with a NUL */
     struct hearth_http_header_at *headers;
-    uint32_t header_count, header_room;
+    uint32_t header_count;
+    size_t header_room;
     size_t head_bytes;
     size_t framing_bytes; /* of a chunked body: what is not its content */
     size_t protocol_len;  /* how much of its name in the request line was read */

@@ -111,21 +111,6 @@ static int on_url_complete(llhttp_t *parser) {
     return unversioned ? parser_fail(conn_of(parser), 505, NOT_SPOKEN) : 0;
 }
 
-/* Room for one more header. False: out of memory. */
-static bool grow_headers(struct hearth_http_conn *conn) {
-    if (conn->header_count < conn->header_room) {
-        return true;
-    }
-    const uint32_t room = conn->header_room > 0 ? conn->header_room * 2 : 16;
-    struct hearth_http_header_at *grown = realloc(conn->headers, room * sizeof *grown);
-    if (grown == NULL) {
-        return false;
-    }
-    conn->headers = grown;
-    conn->header_room = room;
-    return true;
-}
-
 static int on_header_field(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     if (conn->head_done) {
@@ -135,7 +120,7 @@ static int on_header_field(llhttp_t *parser, const char *at, size_t len) {
         if (conn->header_count == HEARTH_HTTP_HEADERS_MAX) {
             return parser_fail(conn, 431, "the request has too many headers");
         }
-        if (!grow_headers(conn)) {
+        if (!HEARTH_BUF_ROOM(conn->headers, conn->header_count, conn->header_room)) {
             return parser_fail(conn, 503, "out of memory");
         }
         conn->in_name = true;

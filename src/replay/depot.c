@@ -86,12 +86,11 @@ static bool sooner(const struct depot_event *a, const struct depot_event *b) {
 
 /* Tells the box at a time. Out of memory: it is not told, which is a miss. */
 static void tell(struct depot_box *box, int64_t at_us, struct hearth_backing_event event) {
-    struct depot_event *events = hearth_buf_room(box->events, box->event_count, &box->event_cap, sizeof *events);
-    if (!events) {
+    if (!HEARTH_BUF_ROOM(box->events, box->event_count, box->event_cap)) {
         hearth_backing_event_finish(&event);
         return;
     }
-    box->events = events;
+    struct depot_event *events = box->events;
     const struct depot_event added = {.at_us = at_us, .number = box->depot->event_number++, .event = event};
     size_t at = box->event_count++;
     for (; at > 0 && sooner(&added, &events[(at - 1) / 2]); at = (at - 1) / 2) {
@@ -281,14 +280,13 @@ static bool depot_put(struct hearth_backing *backing, const struct hearth_record
         depot->figures.deduplicated++;
         hearth_lru_touch(&depot->items, &item->entry);
     } else {
-        struct depot_write *writes = hearth_buf_room(box->writes, box->write_count, &box->write_cap, sizeof *writes);
-        box->writes = writes ? writes : box->writes;
-        item = writes ? add_item(depot, record, bytes) : NULL;
+        item = HEARTH_BUF_ROOM(box->writes, box->write_count, box->write_cap) ? add_item(depot, record, bytes) : NULL;
         if (!item) {
             return false;
         }
         item->ready_us = written_us = transfer(box, &box->out_free_us, &depot->in, bytes);
-        writes[box->write_count++] = (struct depot_write){.end_us = written_us, .bytes = bytes, .name = record->name};
+        box->writes[box->write_count++] =
+            (struct depot_write){.end_us = written_us, .bytes = bytes, .name = record->name};
         box->queued_bytes += bytes;
         depot->figures.written_bytes += bytes;
     }

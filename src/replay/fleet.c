@@ -67,11 +67,10 @@ static bool sooner(const struct fleet_event *a, const struct fleet_event *b) {
 }
 
 static bool add_event(struct fleet *fleet, struct fleet_event event) {
-    struct fleet_event *events = hearth_buf_room(fleet->events, fleet->event_count, &fleet->event_cap, sizeof *events);
-    if (!events) {
+    if (!HEARTH_BUF_ROOM(fleet->events, fleet->event_count, fleet->event_cap)) {
         return false;
     }
-    fleet->events = events;
+    struct fleet_event *events = fleet->events;
     size_t at = fleet->event_count++;
     for (; at > 0 && sooner(&event, &events[(at - 1) / 2]); at = (at - 1) / 2) {
         events[at] = events[(at - 1) / 2];

@@ -78,14 +78,12 @@ static bool note(struct hearth_oracle *oracle, struct uses *uses, uint32_t reque
         known = known && use->path != 0;
         uses->n += use->path == 0;
         if (known) {
-            struct hearth_oracle_step *steps = hearth_buf_room(oracle->steps, *count, cap, sizeof *steps);
-            if (!steps) {
+            if (!HEARTH_BUF_ROOM(oracle->steps, *count, *cap)) {
                 return false;
             }
-            oracle->steps = steps;
             *count += use->request != next;
             next = use->request;
-            steps[*count - 1] = (struct hearth_oracle_step){.next = next, .end = (int32_t)i + 1};
+            oracle->steps[*count - 1] = (struct hearth_oracle_step){.next = next, .end = (int32_t)i + 1};
             int32_t *seen = &oracle->seen[next];
             *seen = *seen > (int32_t)i + 1 ? *seen : (int32_t)i + 1;
         }

@@ -61,26 +61,21 @@ static bool add_run(struct hearth_trace *trace, uint64_t space, uint32_t first, 
             return true;
         }
     }
-    struct hearth_trace_run *runs = hearth_buf_room(trace->runs, trace->run_count, &trace->run_cap, sizeof *runs);
-    if (!runs) {
+    if (!HEARTH_BUF_ROOM(trace->runs, trace->run_count, trace->run_cap)) {
         return false;
     }
-    trace->runs = runs;
-    runs[trace->run_count++] = (struct hearth_trace_run){.space = space, .first = first, .count = count};
+    trace->runs[trace->run_count++] = (struct hearth_trace_run){.space = space, .first = first, .count = count};
     request->run_count++;
     request->blocks += (int32_t)count;
     return true;
 }
 
 static struct hearth_trace_request *add_request(struct hearth_trace *trace, int64_t at_us) {
-    struct hearth_trace_request *requests =
-        hearth_buf_room(trace->requests, trace->count, &trace->cap, sizeof *requests);
-    if (!requests) {
+    if (!HEARTH_BUF_ROOM(trace->requests, trace->count, trace->cap)) {
         return NULL;
     }
-    trace->requests = requests;
-    requests[trace->count] = (struct hearth_trace_request){.at_us = at_us, .run = (uint32_t)trace->run_count};
-    return &requests[trace->count++];
+    trace->requests[trace->count] = (struct hearth_trace_request){.at_us = at_us, .run = (uint32_t)trace->run_count};
+    return &trace->requests[trace->count++];
 }
 
 struct hearth_trace_request *hearth_trace_add(struct hearth_trace *trace, int64_t at_us, uint64_t space, uint32_t first,

@@ -54,12 +54,10 @@ static int64_t next_free(const struct hearth_wire *wire, int64_t number, double 
 static bool count(struct hearth_wire *wire, int64_t number, double bytes) {
     const size_t minute = (size_t)(number / (HEARTH_WIRE_MINUTE_US / HEARTH_WIRE_SLOT_US));
     while (wire->minute_count <= minute) {
-        double *minutes = hearth_buf_room(wire->minutes, wire->minute_count, &wire->minute_cap, sizeof *minutes);
-        if (!minutes) {
+        if (!HEARTH_BUF_ROOM(wire->minutes, wire->minute_count, wire->minute_cap)) {
             return false;
         }
-        wire->minutes = minutes;
-        minutes[wire->minute_count++] = 0;
+        wire->minutes[wire->minute_count++] = 0;
     }
     wire->minutes[minute] += bytes;
     return true;

@@ -106,18 +106,7 @@ struct ids {
 
 static bool take_id(void *user, const struct hearth_session_request *row) {
     struct ids *ids = user;
-    if (ids->n == ids->room) {
-        const size_t room = ids->room * 2 + 64;
-        char **grown = realloc((void *)ids->v, room * sizeof *grown);
-        ids->ok = grown != NULL;
-        if (!ids->ok) {
-            return false;
-        }
-        ids->v = grown;
-        ids->room = room;
-    }
-    ids->v[ids->n] = strdup(row->id);
-    ids->ok = ids->v[ids->n] != NULL;
+    ids->ok = HEARTH_BUF_ROOM(ids->v, ids->n, ids->room) && (ids->v[ids->n] = strdup(row->id)) != NULL;
     ids->n += ids->ok;
     return ids->ok;
 }

@@ -288,15 +288,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
  * not cancelled. */
 static void leave_note(struct hearth_service *service, struct hearth_note note) {
     pthread_mutex_lock(&service->mutex);
-    if (service->note_count == service->note_cap) {
-        size_t cap = service->note_cap ? service->note_cap * 2 : 16;
-        struct hearth_note *more = realloc(service->notes, cap * sizeof *more);
-        if (more) {
-            service->notes = more;
-            service->note_cap = cap;
-        }
-    }
-    if (service->note_count < service->note_cap) {
+    if (HEARTH_BUF_ROOM(service->notes, service->note_count, service->note_cap)) {
         service->notes[service->note_count++] = note;
     }
     pthread_cond_signal(&service->wake);

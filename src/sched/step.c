@@ -135,14 +135,8 @@ void hearth_step_set_not_preemptible(struct hearth_step *step, int index, bool n
 }
 
 bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request) {
-    if (step->queued == step->queue_cap) {
-        size_t cap = step->queue_cap ? step->queue_cap * 2 : 16;
-        struct hearth_step_waiter *queue = realloc(step->queue, cap * sizeof *queue);
-        if (!queue) {
-            return false;
-        }
-        step->queue = queue;
-        step->queue_cap = cap;
+    if (!HEARTH_BUF_ROOM(step->queue, step->queued, step->queue_cap)) {
+        return false;
     }
     struct hearth_step_waiter *waiter = &step->queue[step->queued++];
     *waiter = (struct hearth_step_waiter){.request = *request, .need_tokens = -1};

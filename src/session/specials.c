@@ -28,7 +28,8 @@ struct trie_node {
 
 struct trie {
     struct trie_node *nodes; /* [0] stands for none */
-    uint32_t count, cap;
+    uint32_t count;
+    size_t cap;
     uint32_t roots[256];
 };
 
@@ -44,14 +45,8 @@ struct hearth_specials {
 };
 
 static uint32_t node_new(struct trie *trie, uint8_t byte, uint32_t sibling) {
-    if (trie->count == trie->cap) {
-        uint32_t cap = trie->cap > 0 ? 2 * trie->cap : 1024;
-        struct trie_node *nodes = realloc(trie->nodes, cap * sizeof *nodes);
-        if (nodes == NULL) {
-            return 0;
-        }
-        trie->nodes = nodes;
-        trie->cap = cap;
+    if (!HEARTH_BUF_ROOM(trie->nodes, trie->count, trie->cap)) {
+        return 0;
     }
     trie->nodes[trie->count] = (struct trie_node){.sibling = sibling, .token = -1, .byte = byte};
     return trie->count++;

@@ -227,15 +227,9 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
 }
 
 static int append(struct hearth_session **list, size_t *count, size_t *room, struct hearth_session *session) {
-    if (*count == *room) {
-        const size_t more = *room * 2 + 16;
-        struct hearth_session *grown = realloc(*list, more * sizeof **list);
-        if (grown == NULL) {
-            hearth_session_finish(session);
-            return HEARTH_ERR_NOMEM;
-        }
-        *list = grown;
-        *room = more;
+    if (!HEARTH_BUF_ROOM(*list, *count, *room)) {
+        hearth_session_finish(session);
+        return HEARTH_ERR_NOMEM;
     }
     (*list)[(*count)++] = *session;
     return HEARTH_OK;

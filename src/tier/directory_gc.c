@@ -46,24 +46,20 @@ struct sweep {
 
 static bool add_model(void *user, struct hearth_model_id model) {
     struct sweep *sweep = user;
-    struct hearth_model_id *models = hearth_buf_room(sweep->models, sweep->model_n, &sweep->model_cap, sizeof *models);
-    if (!models) {
+    if (!HEARTH_BUF_ROOM(sweep->models, sweep->model_n, sweep->model_cap)) {
         sweep->nomem = true;
         return false;
     }
-    sweep->models = models;
     sweep->models[sweep->model_n++] = model;
     return true;
 }
 
 static bool add_file(void *user, const struct hearth_file *file) {
     struct sweep *sweep = user;
-    struct gc_candidate *files = hearth_buf_room(sweep->files, sweep->n, &sweep->cap, sizeof *files);
-    if (!files) {
+    if (!HEARTH_BUF_ROOM(sweep->files, sweep->n, sweep->cap)) {
         sweep->nomem = true;
         return false;
     }
-    sweep->files = files;
     sweep->files[sweep->n++] = (struct gc_candidate){.name = file->id.name,
                                                      .stamp_us = file->stamp_us,
                                                      .bytes = file->bytes,

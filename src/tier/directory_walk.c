@@ -165,11 +165,9 @@ void hearth_directory_names_free(char **names, size_t n) {
 }
 
 static bool push_name(char ***names, size_t *n, size_t *cap, const char *name) {
-    char **more = hearth_buf_room(*names, *n, cap, sizeof *more);
-    if (!more) {
+    if (!HEARTH_BUF_ROOM(*names, *n, *cap)) {
         return false;
     }
-    *names = more;
     (*names)[*n] = strdup(name);
     return (*names)[*n] && ++*n;
 }

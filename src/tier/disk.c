@@ -58,15 +58,9 @@ static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
 
 /* Notes that a file has something to tell. Out of memory: its next use will tell. */
 static void note_touch_locked(struct disk *disk, struct disk_file *file) {
-    if (file->touching) {
+    if (file->touching || !HEARTH_BUF_ROOM(disk->touched, disk->touched_n, disk->touched_cap)) {
         return;
     }
-    struct hearth_digest *touched =
-        hearth_buf_room(disk->touched, disk->touched_n, &disk->touched_cap, sizeof *touched);
-    if (!touched) {
-        return;
-    }
-    disk->touched = touched;
     disk->touched[disk->touched_n++] = file->link.key;
     file->touching = true;
 }

@@ -147,11 +147,9 @@ void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record 
 
 bool hearth_disk_files_add(void *list, const struct hearth_file *file) {
     struct disk_files *files = list;
-    struct hearth_file *v = hearth_buf_room(files->v, files->n, &files->cap, sizeof *v);
-    if (!v) {
+    if (!HEARTH_BUF_ROOM(files->v, files->n, files->cap)) {
         return false;
     }
-    files->v = v;
     files->v[files->n++] = *file;
     return true;
 }
