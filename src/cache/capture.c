@@ -276,6 +276,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
         }
     }
     live->dirty = false;
+    hearth_path_revive(path);
     hearth_talk_end(cache, live, path);
     hearth_cache_store_lease_live(cache, path, live);
     hearth_live_drop_pins(live, path->matched);

@@ -314,11 +314,9 @@ static void learn(struct hearth_cache *cache, const struct restore *r, int64_t u
 
 /* The prompt used the path up to `resume`. */
 static void touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
+    hearth_path_revive(path);
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
         struct hearth_page *page = path->pages[i];
-        if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
-            page->dead = 0; /* it has been said again */
-        }
         hearth_cache_store_hit(cache, &page->item);
     }
     struct hearth_snapshot *snapshots[HEARTH_PIECES_MAX];

@@ -177,6 +177,15 @@ int32_t hearth_path_end(const struct hearth_path *path, size_t i) {
     return i + 1 < path->n ? path->pages[i + 1]->p0 : path->matched;
 }
 
+void hearth_path_revive(const struct hearth_path *path) {
+    for (size_t i = 0; i < path->n; i++) {
+        struct hearth_page *page = path->pages[i];
+        if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
+            page->dead = 0;
+        }
+    }
+}
+
 struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit) {
     for (size_t i = path->n; i-- > 0;) {
         const struct hearth_page *page = path->pages[i];

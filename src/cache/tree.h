@@ -175,6 +175,8 @@ const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hea
 
 /* End of the used part of pages[i]. */
 int32_t hearth_path_end(const struct hearth_path *path, size_t i);
+/* The path's tokens have been said again: what was forgotten of them is not any more (page->dead). */
+void hearth_path_revive(const struct hearth_path *path);
 /* The latest snapshot on the path at or before `limit`, or NULL. */
 struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit);
 /* What completes a sequence at n > 0, on a class that needs snapshots: the snapshot at n; with a window of `window` > 0

@@ -1,5 +1,5 @@
-/* The cache beside a backing tier whose answers come late: the tier here keeps what it is told, and answers when the
- * test says so. */
+/* Cases of the cache that random games (tests/model) seldom meet, by hand. The backing tier here keeps what it is told,
+ * and answers when the test says so. */
 #include "base/assert.h"
 #include "cache/store.h"
 #include "engine/sim.h"
@@ -194,23 +194,35 @@ static void finish(struct stage *stage) {
     }
 }
 
-/* Computes the tokens and captures them. */
-static void compute(struct stage *stage) {
+/* Computes a prompt in an empty sequence, as when nothing was known of it when it began, and captures it. */
+static void compute_prompt(struct stage *stage, const struct hearth_cache_prompt *of) {
     struct hearth_batch_item items[2 * PAGE];
-    for (int32_t i = 0; i < 2 * PAGE; i++) {
-        items[i] = (struct hearth_batch_item){.token = tokens[i], .seq = stage->live.seq, .pos = i};
+    const int32_t n = (int32_t)of->n;
+    hearth_live_clear(stage->cache, &stage->live);
+    for (int32_t i = 0; i < n; i++) {
+        items[i] = (struct hearth_batch_item){.token = of->tokens[i], .seq = stage->live.seq, .pos = i};
     }
-    assert_int_equal(stage->engine->ops->decode(stage->engine, items, 2 * PAGE), HEARTH_OK);
-    assert_true(hearth_live_append(&stage->live, tokens, 2 * PAGE));
+    assert_int_equal(stage->engine->ops->decode(stage->engine, items, (size_t)n), HEARTH_OK);
+    assert_true(hearth_live_append(&stage->live, of->tokens, (size_t)n));
     while (hearth_cache_capture(stage->cache, &stage->live, 8) != HEARTH_CAPTURE_DONE) {
     }
 }
 
-static void forget(struct stage *stage) {
+static void compute(struct stage *stage) {
+    compute_prompt(stage, &prompt);
+}
+
+/* Returns what is left. */
+static int32_t forget_prompt(struct stage *stage, const struct hearth_cache_prompt *of) {
     struct hearth_live *lives[] = {&stage->live};
     int32_t stop_at;
-    assert_int_equal(hearth_cache_forget(stage->cache, &prompt, 0, lives, 1, &stop_at), HEARTH_OK);
-    assert_int_equal(stop_at, 0);
+    assert_int_equal(hearth_cache_forget(stage->cache, of, 0, lives, 1, &stop_at), HEARTH_OK);
+    hearth_cache_check(stage->cache);
+    return stop_at;
+}
+
+static void forget(struct stage *stage) {
+    assert_int_equal(forget_prompt(stage, &prompt), 0);
 }
 
 static void poll_all(struct stage *stage) {
@@ -278,6 +290,28 @@ static void forgotten_again_while_removed(void **state) {
     finish(&stage);
 }
 
+/* A page stays whole for the sake of its beginning, and what was forgotten of it is computed again and captured:
+ * another prompt that is forgotten does not take it away. */
+static void said_again_in_a_page_that_stayed(void **state) {
+    (void)state;
+    const int32_t fork = PAGE + 3;
+    struct stage stage = {0};
+    hearth_token other[2 * PAGE];
+    memcpy(other, tokens, sizeof other);
+    other[fork] = 99;
+    const struct hearth_cache_prompt beside = {.tokens = other, .n = 2 * PAGE},
+                                     shorter = {.tokens = tokens, .n = 2 * PAGE - 2};
+    start(&stage);
+    compute(&stage);
+    compute_prompt(&stage, &beside);
+    assert_int_equal(forget_prompt(&stage, &prompt), fork);
+    assert_int_equal(forget_prompt(&stage, &shorter), fork);
+    compute(&stage);
+    hearth_live_clear(stage.cache, &stage.live);
+    assert_int_equal(forget_prompt(&stage, &shorter), shorter.n);
+    finish(&stage);
+}
+
 /* After a start a page is read while the note of a head is, and goes: its answer is no note's. */
 static void a_vanished_page_is_no_note(void **state) {
     (void)state;
@@ -318,7 +352,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_again_while_removed),
         cmocka_unit_test(forgotten_again_while_removed),
+        cmocka_unit_test(said_again_in_a_page_that_stayed),
         cmocka_unit_test(a_vanished_page_is_no_note),
     };
-    return cmocka_run_group_tests_name("backing_order", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }
