@@ -92,7 +92,7 @@ struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_c
 
 /* A box that shows no sign of life for so long has ended: its responses have failed. It connects again within a round
  * of the worker, where only the database was lost. */
-#define HEARTH_API_GONE_US 30000000
+#define HEARTH_API_GONE_US 20000000
 
 /* NULL: out of memory, or no thread. */
 struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hearth_api *api);

@@ -14,6 +14,7 @@
 #include "base/seal.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -98,6 +99,8 @@ struct hearth_db {
     struct hearth_db_server *pg; /* PostgreSQL's (session/db_pg.c) */
     struct ZSTD_CCtx_s *pack;    /* for packing rows (store_blob.c); NULL: not needed so far */
     struct ZSTD_DCtx_s *unpack;
+    _Atomic int64_t
+        asked_us; /* since when a server owes an answer, hearth_clock_us(); 0: it does not. Any thread reads it */
     uint64_t generation;       /* of a server's: connections so far; what a connection held is gone with it */
     struct hearth_errmsg said; /* what a server said to the last failure */
     int code;                  /* of the last failure; reset by the user */

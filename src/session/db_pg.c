@@ -175,7 +175,7 @@ static int flush(struct hearth_db *db, int64_t until_us) {
 }
 
 /* The result of what was sent; of several the last one, or the first that failed. */
-static int receive(struct hearth_db *db, bool sent, PGresult **out) {
+static int receive_last(struct hearth_db *db, bool sent, PGresult **out) {
     const int64_t until_us = hearth_clock_us() + (int64_t)(db->busy_ms + LATER_MS) * 1000;
     PGresult *last = NULL;
     bool failed = false;
@@ -213,6 +213,13 @@ static int receive(struct hearth_db *db, bool sent, PGresult **out) {
     }
     *out = last;
     return HEARTH_DB_OK;
+}
+
+static int receive(struct hearth_db *db, bool sent, PGresult **out) {
+    atomic_store(&db->asked_us, hearth_clock_us());
+    const int code = receive_last(db, sent, out);
+    atomic_store(&db->asked_us, 0);
+    return code;
 }
 
 static int64_t number_at(const PGresult *result, int row, int column) {
@@ -485,7 +492,7 @@ static int connect_to(struct hearth_db *db) {
     const int64_t now_us = hearth_clock_us();
     const bool slow = now_us - began_us > RETRY_US;
     db->pg->not_before_us = now_us + (slow ? RETRY_SLOW_US : RETRY_US);
-    db->pg->why = slow ? HEARTH_DB_LOST : code_of_refusal(keys, values);
+    db->pg->why = slow ? HEARTH_DB_SLOW : code_of_refusal(keys, values);
     return lose(db, db->pg->why, PQerrorMessage(db->pg->conn));
 }
 
@@ -557,7 +564,9 @@ static int open_server(struct hearth_db *db, struct hearth_errmsg *reason) {
     if (db->pg == NULL) {
         return HEARTH_DB_NO_MEMORY;
     }
+    atomic_store(&db->asked_us, hearth_clock_us());
     int code = connect_to(db);
+    atomic_store(&db->asked_us, 0);
     code = code == HEARTH_DB_OK ? apply_settings(db) : code;
     code = code == HEARTH_DB_OK ? find_version(db, &version) : code;
     while (code == HEARTH_DB_OK && version < db->kind->server_version) {

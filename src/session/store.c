@@ -20,6 +20,7 @@
 #include "session/store_internal.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/health.h"
 #include "base/log.h"
 #include "tier/directory.h"
@@ -30,6 +31,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BUSY_MS 10000
@@ -39,6 +41,10 @@
 #define LOCK_TEXT "h"
 #define SECRET_BYTES sizeof((struct hearth_session_store *)NULL)->secret
 #define END_AGE_US ((int64_t)60 * 1000000)
+#define SILENT_US 2000000
+#define SILENT_WRITER_US 5000000 /* it may wait for another box's transaction */
+#define REST_US 5000000
+#define SLICE_NS 100000000
 
 static int random_bytes(void *out, size_t len) {
     ssize_t n;
@@ -180,6 +186,52 @@ static int open_conn(struct hearth_session_store *store, struct hearth_db *db, s
                                          : hearth_fail(msg, err, "%s: %s", path_of(store), reason.text);
 }
 
+/* ---- a server that is silent ----
+ *
+ * An operation may hold a thread for as long as a statement may take. So that a server which says nothing does not hold
+ * all threads that prepare requests, one after the other, nothing waits behind a connection that has waited for an
+ * answer for SILENT_US, nor joins it; and when the wait has ended without an answer the server is left alone for
+ * REST_US. There are fewer connections than such threads. A server that is slow and answers is waited for. */
+
+static bool is_silent(const struct hearth_db *db, int64_t most_us) {
+    const int64_t asked_us = atomic_load(&db->asked_us);
+    return asked_us != 0 && hearth_clock_us() - asked_us > most_us;
+}
+
+static bool is_resting(const struct hearth_session_store *store) {
+    return store->on_server && hearth_clock_us() < atomic_load(&store->rests_until_us);
+}
+
+static void note_silence(struct hearth_session_store *store, int code) {
+    if (store->on_server && code == HEARTH_DB_SLOW) {
+        atomic_store(&store->rests_until_us, hearth_clock_us() + REST_US);
+    }
+}
+
+/* Locks a connection. STORE: it is not worth waiting for. */
+static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, int64_t most_us) {
+    if (!store->on_server) {
+        pthread_mutex_lock(&db->mutex);
+        return HEARTH_OK;
+    }
+    for (;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += SLICE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (is_resting(store)) {
+            return HEARTH_ERR_STORE;
+        }
+        if (pthread_mutex_clocklock(&db->mutex, CLOCK_MONOTONIC, &until) == 0) {
+            return HEARTH_OK;
+        }
+        if (is_silent(db, most_us)) {
+            return HEARTH_ERR_STORE;
+        }
+    }
+}
+
 /* ---- transactions ---- */
 
 /* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
@@ -187,6 +239,7 @@ static int report_failure(struct hearth_session_store *store, const struct heart
     if (store->path == NULL || err == HEARTH_OK) {
         return err;
     }
+    note_silence(store, code);
     if (err == HEARTH_ERR_STORE && hearth_db_is_outage(code) && code != HEARTH_DB_CONFLICT && !store->is_tool) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                             "%s: %s: requests that need what is stored there get 503 until it answers, others are "
@@ -290,6 +343,10 @@ static int begin(struct hearth_session_store *store, struct hearth_db *db, bool 
     return HEARTH_OK;
 }
 
+int hearth_session_lock_writer(struct hearth_session_store *store) {
+    return lock_conn(store, &store->writer, SILENT_WRITER_US);
+}
+
 int hearth_session_open_writer(struct hearth_session_store *store) {
     const int err = open_while_serving(store, &store->writer, NULL);
     return err == HEARTH_OK ? err : report_failure(store, &store->writer, err, store->writer.code);
@@ -310,8 +367,11 @@ static void give_back(struct hearth_session_store *store) {
 }
 
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
-    pthread_mutex_lock(&store->writer.mutex);
-    const int err = begin(store, &store->writer, true, msg);
+    int err = hearth_session_lock_writer(store);
+    if (err != HEARTH_OK) {
+        return hearth_fail(msg, err, "%s", hearth_err_text(err));
+    }
+    err = begin(store, &store->writer, true, msg);
     if (err == HEARTH_OK) {
         store->changes = hearth_db_changes(&store->writer);
     }
@@ -340,21 +400,26 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
 }
 
 /* One that is free, else the next one in turn. With its mutex. */
-static struct hearth_db *take_reader(struct hearth_session_store *store) {
+static int take_reader(struct hearth_session_store *store, struct hearth_db **out) {
     const size_t count = store->reader_count, first = count > 0 ? atomic_fetch_add(&store->next_reader, 1) % count : 0;
     for (size_t i = 0; i < count; i++) {
-        if (pthread_mutex_trylock(&store->readers[(first + i) % count].mutex) == 0) {
-            return &store->readers[(first + i) % count];
+        if (store->on_server && (is_resting(store) || is_silent(&store->readers[i], SILENT_US))) {
+            return HEARTH_ERR_STORE;
         }
     }
-    struct hearth_db *db = count > 0 ? &store->readers[first] : &store->writer;
-    pthread_mutex_lock(&db->mutex);
-    return db;
+    for (size_t i = 0; i < count; i++) {
+        *out = &store->readers[(first + i) % count];
+        if (pthread_mutex_trylock(&(*out)->mutex) == 0) {
+            return HEARTH_OK;
+        }
+    }
+    *out = count > 0 ? &store->readers[first] : &store->writer;
+    return lock_conn(store, *out, SILENT_US);
 }
 
 int hearth_session_begin_read(struct hearth_session_store *store, struct hearth_db **out) {
-    *out = take_reader(store);
-    return begin(store, *out, false, NULL);
+    const int err = take_reader(store, out);
+    return err == HEARTH_OK ? begin(store, *out, false, NULL) : err;
 }
 
 int hearth_session_end_read(struct hearth_session_store *store, struct hearth_db *db, int err) {

@@ -15,7 +15,7 @@
 #define HEARTH_SESSION_APPLICATION 0x68727473
 
 #define HEARTH_SESSION_TOUCHES_MAX 256
-#define HEARTH_SESSION_READERS_MAX 4
+#define HEARTH_SESSION_READERS_MAX 2
 #define HEARTH_SESSION_BOXES 2
 
 enum store_statement {
@@ -58,7 +58,8 @@ struct hearth_session_store {
     char *path; /* NULL: in memory */
     char *name; /* what is told of it */
     bool on_server;
-    atomic_bool unreachable; /* it was told that the server does not answer */
+    atomic_bool unreachable;        /* it was told that the server does not answer */
+    _Atomic int64_t rests_until_us; /* after a server was silent: it is not asked before */
     int64_t ttl_us;
     int64_t grace_us;
     bool is_tool, is_fallback, waits;
@@ -151,6 +152,8 @@ int hearth_session_flush_touches(struct hearth_session_store *store);
 /* Whether another process serves with the database. */
 bool hearth_session_is_shared(const struct hearth_session_store *store);
 
+/* Locks the writer's mutex. STORE: its server is silent. */
+int hearth_session_lock_writer(struct hearth_session_store *store);
 /* With the writer's mutex: opens it where it is not open, or lost. */
 int hearth_session_open_writer(struct hearth_session_store *store);
 

@@ -80,8 +80,11 @@ int hearth_session_lock(struct hearth_session_store *store, struct hearth_digest
     if (!store->on_server) {
         return 1;
     }
-    pthread_mutex_lock(&db->mutex);
-    int taken = hearth_session_open_writer(store);
+    int taken = hearth_session_lock_writer(store);
+    if (taken != HEARTH_OK) {
+        return taken;
+    }
+    taken = hearth_session_open_writer(store);
     taken = taken == HEARTH_OK ? take_or_add(store, key_of(db, owner, name), &made) : taken;
     pthread_mutex_unlock(&db->mutex);
     if (taken > 0) {

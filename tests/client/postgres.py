@@ -10,6 +10,7 @@ import glob
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -62,8 +63,8 @@ class Postgres:
         init = [*self.drop, os.path.join(BIN, "initdb"), "-D", self.data, "-U", "hearth", "-E", "UTF8", "--locale=C",
                 "--no-sync", "--no-instructions", *(["-A", "scram-sha-256", f"--pwfile={secret}"] if password else ["-A", "trust"])]
         subprocess.run(init, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, cwd=self.folder)
-        self.settings = ["fsync=off", "shared_buffers=16MB", "max_connections=60", "listen_addresses=127.0.0.1",
-                         f"unix_socket_directories={self.folder}", *settings]
+        self.settings = ["fsync=off", "shared_buffers=16MB", "max_connections=60", "listen_addresses=127.0.0.1", *settings,
+                         f"unix_socket_directories={self.folder}"]
         self.start()
 
     def start(self):
@@ -109,17 +110,47 @@ class Postgres:
         while _group(self.data) and time.monotonic() < deadline:  # its children end when they see it
             time.sleep(0.02)
 
+    def halt(self):
+        """It says nothing any more, until resume()."""
+        for process in _group(self.data):
+            os.kill(process, signal.SIGSTOP)
+
+    def resume(self):
+        for process in _group(self.data):
+            os.kill(process, signal.SIGCONT)
+
+    def standby(self):
+        """Another server that has what this one acknowledges, from now on, and can take over: promote()."""
+        other = Postgres.__new__(Postgres)
+        other.folder = tempfile.mkdtemp(prefix="hearth-pg-", dir=os.path.dirname(self.folder))
+        other.data, other.port, other.password, other.drop = os.path.join(other.folder, "data"), _free_port(), self.password, self.drop
+        shutil.chown(other.folder, *[os.stat(self.folder).st_uid, os.stat(self.folder).st_gid])
+        other.settings = [*self.settings[:-1], f"unix_socket_directories={other.folder}"]
+        copy = [*self.drop, os.path.join(BIN, "pg_basebackup"), "-D", other.data, "-R", "-c", "fast", "--no-sync", "-d", self.url() + "?application_name=standby"]
+        subprocess.run(copy, check=True, stdin=subprocess.DEVNULL, cwd=other.folder)
+        other.start()
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.sql("SELECT pg_reload_conf()")
+        return other
+
+    def promote(self):
+        self.sql("ALTER SYSTEM RESET synchronous_standby_names")
+        self.sql("SELECT pg_promote()")
+
+    def close(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def stop(self):
         if self.process.poll() is None:
-            self.process.send_signal(3)  # immediate
+            self.process.send_signal(signal.SIGQUIT)  # immediate
             self.process.wait()
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, value, trace):
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.close()
 
 
 def _group(data):

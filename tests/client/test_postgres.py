@@ -1,30 +1,23 @@
 """Boxes that keep their conversations in a PostgreSQL, as clients see them: each goes on with what another one has begun,
-what is deleted is gone on all of them, and a database that fails costs a 503, never a turn that was acknowledged.
-
-HEARTH_KILLS is how often the database is killed in mid-turn (default 3).
-"""
+what is deleted is gone on all of them, and a database that is away costs a 503."""
 
 import contextlib
-import http.client
 import json
 import os
 import random
 import subprocess
-import threading
-import time
 
 import pytest
 
 import store as redis
-from conftest import serve
+from boxes import box, fails, reasons, refuses, respond, status_of, two
 from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import model_flags, state_files, wait_until, wait_written
+from ondisk import state_files, wait_until, wait_written
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)
-KILLS = int(os.environ.get("HEARTH_KILLS", "3"))
 SECRET = "not to be told"
 
 
@@ -37,35 +30,6 @@ def server():
 @pytest.fixture
 def database(server, request):
     return server.database(f"{request.node.name[:40]}-{random.randrange(10**6)}")
-
-
-def box(url, *flags, model="sim", **options):
-    return serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "256", "--session-db", url, *flags, **options)
-
-
-def two(stack, url, *flags):
-    return [stack.enter_context(box(url, "--kv-disk", "0", *flags)) for _ in range(2)]
-
-
-def respond(running, text, **more):
-    return running.client.post("/v1/responses", {"model": "any", "input": text, "max_output_tokens": 8, "temperature": 0, **more})
-
-
-def fails(running, path, body):
-    """The status, the body and Retry-After of a request that is refused."""
-    connection = http.client.HTTPConnection(running.client.host, running.client.port, timeout=60)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    with contextlib.closing(connection):
-        response = connection.getresponse()
-        return response.status, json.loads(response.read()), response.getheader("Retry-After")
-
-
-def status_of(running, text, **more):
-    return fails(running, "/v1/responses", {"model": "any", "input": text, "max_output_tokens": 4, **more})[0]
-
-
-def reasons(running):
-    return {reason["condition"]: reason["message"] for reason in running.client.get("/health")["reasons"]}
 
 
 def test_a_response_goes_on_at_another_box(database):
@@ -252,14 +216,6 @@ def test_a_box_starts_without_its_database(tmp_path):
             assert again.client.post("/v1/chat/completions", chat)["choices"]
 
 
-def starts(url, *flags):
-    """What a server that must not start says."""
-    done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", "--session-db", url, *flags],
-                          capture_output=True, text=True, timeout=60)
-    assert done.returncode not in (0, 124), done.stderr
-    return done.stderr
-
-
 def test_what_no_waiting_mends_ends_the_start(tmp_path):
     key = tmp_path / "key"
     key.write_bytes(os.urandom(32))
@@ -267,50 +223,13 @@ def test_what_no_waiting_mends_ends_the_start(tmp_path):
     with Postgres(password=SECRET) as own:
         for url in (own.url().replace("not", "but"), own.url(password=False), own.url("missing"),
                     own.url().replace("hearth:", "stranger:"), own.url() + "?sslmode=require"):
-            said = starts(url)
+            said = refuses(url)
             assert "--session-db: postgresql://" in said and "~/.pgpass" in said and SECRET not in said, said
         with box(own.url()):
             pass
-        assert "not encrypted" in starts(own.url(), "--kv-key", str(key))
+        assert "not encrypted" in refuses(own.url(), "--kv-key", str(key))
         own.sql("UPDATE hearth.steps SET taken = 1000")
-        assert "newer" in starts(own.url())
-
-
-def test_no_turn_that_was_acknowledged_is_lost(tmp_path):
-    """The database is killed again and again while two boxes talk."""
-    with Postgres() as own, contextlib.ExitStack() as stack:
-        boxes, said, others, stop = two(stack, own.url()), [], set(), threading.Event()
-
-        def talk(number):
-            previous = {}
-            while not stop.is_set():
-                try:
-                    answer = respond(boxes[number % 2], "On with it.", **previous)
-                except (OSError, http.client.HTTPException, HttpError) as error:
-                    others.update([str(error)] if getattr(error, "status", 503) != 503 else [])
-                    time.sleep(0.02)  # a 503, or a connection: a client would try again
-                    continue
-                said.append((answer["id"], answer["status"], previous.get("previous_response_id")))
-                previous = {"previous_response_id": answer["id"]} if len(said) % 20 else {}
-
-        threads = [threading.Thread(target=talk, args=(number,), daemon=True) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(KILLS):
-            before = len(said)
-            wait_until(lambda: len(said) > before + 5, f"they talk: {others}")
-            time.sleep(random.random() * 0.2)
-            own.kill()
-            own.start()
-        before = len(said)
-        wait_until(lambda: len(said) > before + 5, "they talk again")
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert not others
-        for identity, status, previous in said:
-            found = boxes[0].client.get(f"/v1/responses/{identity}")
-            assert found["previous_response_id"] == previous and found["status"] == status
+        assert "newer" in refuses(own.url())
 
 
 def test_the_command_moves_conversations(database, tmp_path):
