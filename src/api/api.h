@@ -74,6 +74,7 @@ struct hearth_api_params {
     size_t keep_requests;            /* so many of the last requests are kept for /requests; default 500, 0: none */
     uint32_t snapshot_interval;      /* of the service, in tokens */
     size_t cache_bytes;              /* of the service */
+    int32_t page_tokens;             /* likewise */
     bool keep_texts;                 /* with the texts where their prompts left what was known; default true */
 
     /* Chat. */

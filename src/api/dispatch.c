@@ -303,6 +303,7 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->version = copy_text(params->version);
     api->snapshot_interval = params->snapshot_interval;
     api->cache_bytes = params->cache_bytes;
+    api->page_tokens = params->page_tokens;
     api->ui = params->ui;
     api->keep_texts = params->keep_texts;
     if (params->keep_requests > 0 && (api->ring = hearth_ring_create(params->keep_requests)) == NULL) {

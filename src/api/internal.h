@@ -120,6 +120,7 @@ struct hearth_api {
     } events;
     struct hearth_recording *recordings; /* recording.c's, the loop's */
     size_t cache_bytes;                  /* of the service */
+    int32_t page_tokens;                 /* likewise */
     struct hearth_trend trend;           /* likewise */
     struct hearth_figures figures;       /* the loop's, as the next three */
     uint32_t snapshot_interval;          /* of the service */

@@ -15,7 +15,8 @@
 
 struct replay_options {
     const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
-    int64_t concurrency, prefill, conversations;
+    const char *import;
+    int64_t concurrency, prefill, conversations, parallel;
     bool json;
     struct replay_fleet_options fleet;
 };
@@ -28,15 +29,20 @@ static const struct hearth_console_command commands[] = {
 
 static const struct hearth_console_option options[] = {
     {"--policy", "NAME", "only this one [all]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(policy)},
-    {"--ram", "SIZE", "state that RAM may hold, as 64G [16G]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(ram)},
+    {"--ram", "SIZE", "state that RAM may hold, as 64G [of a recording: the server's; else 16G]", 1,
+     HEARTH_CONSOLE_TEXT, OPTION_AT(ram)},
     {"--cache-tokens", "N", "instead: tokens of state that may be held, as 600k", 1, HEARTH_CONSOLE_TEXT,
      OPTION_AT(cache_tokens)},
     {"--model-shape", "SHAPE",
      "pages; hybrid:BYTES, with snapshots of so many; window:N, with a window of N tokens "
-     "[pages]",
+     "[the server's, or pages]",
      1, HEARTH_CONSOLE_TEXT, OPTION_AT(shape)},
-    {"--token-bytes", "SIZE", "state of a token in pages [96k]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(token_bytes)},
+    {"--token-bytes", "SIZE", "state of a token in pages [the server's, or 96k]", 1, HEARTH_CONSOLE_TEXT,
+     OPTION_AT(token_bytes)},
     {"--prefill", "N", "tokens that are computed in a second [2000]", 1, HEARTH_CONSOLE_NUMBER, OPTION_AT(prefill)},
+    {"--import", "RATE", "bytes a second from RAM to the model [10g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(import)},
+    {"--parallel", "N", "lanes that keep the state of their last prompt; 0: none does [the server's, or 0]", 1,
+     HEARTH_CONSOLE_NUMBER, OPTION_AT(parallel)},
     {"--concurrency", "N", "sessions at once, for each box; the next starts when one ends [20]", 1,
      HEARTH_CONSOLE_NUMBER, OPTION_AT(concurrency)},
     {"--conversations", "N", "so many sessions: more than there are come again as others with the same heads", 1,
@@ -101,6 +107,21 @@ static bool read_part(const char *text, struct hearth_trace_choice *choice) {
     return true;
 }
 
+/* What the recorded server had, where nothing else is asked for. */
+static void take_server(const struct hearth_trace *trace, const struct replay_options *chosen,
+                        struct hearth_replay_params *params) {
+    const struct hearth_trace_server *server = &trace->server;
+    if (!server->known) {
+        return;
+    }
+    params->page_tokens = server->page_tokens;
+    params->export_bytes_per_s = params->import_bytes_per_s;
+    params->lanes = chosen->parallel >= 0 ? params->lanes : server->lanes;
+    params->token_bytes = chosen->token_bytes ? params->token_bytes : server->token_bytes;
+    params->snapshot_bytes = chosen->shape ? params->snapshot_bytes : server->snapshot_bytes;
+    params->ram_bytes = chosen->ram || chosen->cache_tokens ? params->ram_bytes : server->ram_bytes;
+}
+
 /* False after a complaint. */
 static bool read_options(const struct replay_options *chosen, struct hearth_replay_params *params,
                          struct hearth_trace_choice *choice) {
@@ -119,6 +140,15 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     bool ok = read_bytes("--token-bytes", chosen->token_bytes, &token_bytes) &&
               read_bytes("--ram", chosen->ram, &params->ram_bytes) && read_part(chosen->part, choice);
     params->token_bytes = token_bytes;
+    if (chosen->import && !hearth_lab_rate(chosen->import, &params->import_bytes_per_s)) {
+        (void)hearth_complain(1, "--import: '%s' is not a rate such as 10g", chosen->import);
+        return false;
+    }
+    if (chosen->parallel > 64) {
+        (void)hearth_complain(1, "--parallel is between 0 and 64");
+        return false;
+    }
+    params->lanes = chosen->parallel > 0 ? (uint32_t)chosen->parallel : 0;
     if (!ok || !read_shape(chosen->shape, params)) {
         return false;
     }
@@ -138,6 +168,7 @@ static int replay(const struct replay_options *chosen, struct hearth_replay_para
                   const struct hearth_trace *trace) {
     struct hearth_errmsg msg = {""};
     struct replay_report report = {.trace = trace, .params = params};
+    take_server(trace, chosen, params);
     if (hearth_oracle_make(trace, &report.oracle, &msg)) {
         return hearth_complain(1, "%s", msg.text);
     }
@@ -189,7 +220,7 @@ static int replay_fleet(const struct replay_options *chosen, struct hearth_repla
 }
 
 int hearth_cli_replay(int argc, char *const argv[]) {
-    struct replay_options chosen = {.concurrency = -1, .prefill = -1};
+    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1};
     struct hearth_console_call call;
     struct hearth_replay_params params;
     struct hearth_trace_choice choice;

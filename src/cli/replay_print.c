@@ -40,6 +40,21 @@ static bool add_bound(struct hearth_show_table *table, const struct replay_repor
     return hearth_show_table_add(table, texts);
 }
 
+/* Says how far a policy did what the recorded server did. */
+static void print_agreement(const struct replay_report *report, const struct replay_row *row) {
+    const struct hearth_replay_result *result = &row->result;
+    if (result->served == 0) {
+        return;
+    }
+    (void)printf("\n%s: %llu of %s as the server did", row->name, (unsigned long long)result->agreed,
+                 hearth_show_number(result->served, "request", "requests").text);
+    if (result->agreed < result->served) {
+        const struct hearth_trace_request *first = &report->trace->requests[result->differs];
+        (void)printf("; the first that differs is number %zu, of %d tokens", result->differs + 1, first->prompt_tokens);
+    }
+    (void)putchar('\n');
+}
+
 int hearth_lab_print_table(const struct replay_report *report) {
     const struct hearth_show_column columns[] = {{.title = "POLICY", .left = true},
                                                  {.title = "COMPUTED"},
@@ -64,6 +79,7 @@ int hearth_lab_print_table(const struct replay_report *report) {
             (void)hearth_show_table_row(&table, i);
             (void)putchar('\n');
         }
+        print_agreement(report, &report->rows[0]);
     }
     hearth_show_table_finish(&table);
     return ok ? 0 : hearth_complain(1, "out of memory");
@@ -78,11 +94,18 @@ static json_t *row_json(const struct replay_report *report, const struct replay_
         (void)json_object_set_new(lost, hearth_replay_cause_text((enum hearth_replay_cause)i),
                                   json_real(seconds(report, result->lost_tokens[i])));
     }
-    return json_pack("{s:f, s:I, s:o, s:f, s:f, s:I, s:I, s:f}", "computed_share",
-                     share(report, result->computed_tokens), "computed_tokens", (json_int_t)result->computed_tokens,
-                     "lost_seconds", lost, "prefill_seconds", result->prefill_s, "import_seconds", result->import_s,
-                     "stored_bytes", (json_int_t)result->stored_bytes, "imported_bytes",
-                     (json_int_t)result->imported_bytes, "replay_seconds", result->seconds);
+    json_t *json = json_pack(
+        "{s:f, s:I, s:o, s:f, s:f, s:I, s:I, s:f}", "computed_share", share(report, result->computed_tokens),
+        "computed_tokens", (json_int_t)result->computed_tokens, "lost_seconds", lost, "prefill_seconds",
+        result->prefill_s, "import_seconds", result->import_s, "stored_bytes", (json_int_t)result->stored_bytes,
+        "imported_bytes", (json_int_t)result->imported_bytes, "replay_seconds", result->seconds);
+    if (result->served > 0) { /* "first": the number of the first request that differs */
+        (void)json_object_set_new(json, "as_served",
+                                  json_pack("{s:I, s:I, s:I}", "requests", (json_int_t)result->served, "same",
+                                            (json_int_t)result->agreed, "first",
+                                            result->agreed < result->served ? (json_int_t)result->differs + 1 : 0));
+    }
+    return json;
 }
 
 static json_t *bound_json(const struct replay_report *report, uint64_t tokens) {

@@ -462,6 +462,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.keep_texts = options->keep_texts;
     params.snapshot_interval = (uint32_t)options->snapshot_interval;
     params.cache_bytes = server->cache_bytes;
+    params.page_tokens = (int32_t)server->options->page_tokens;
     fill_chat(options, &server->disk, &params);
     params.template_kwargs = server->template_kwargs;
     const int err = hearth_api_create(&params, &server->api, msg);

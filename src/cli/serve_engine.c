@@ -19,7 +19,7 @@ static int create_sim(const struct hearth_options *options, struct hearth_engine
     params.parked_seqs = 1;
     params.batch_tokens = u32(options->batch_size);
     params.ubatch_tokens = u32(options->ubatch_size);
-    params.real_time = true;
+    params.real_time = strcmp(options->sim_clock, "virtual") != 0;
     params.prefill_tokens_per_s *= options->sim_speed;
     params.decode_tokens_per_s *= options->sim_speed;
     params.import_bytes_per_s *= options->sim_speed;

@@ -3,7 +3,7 @@
  * The server names each block of 64 tokens by a digest (GET /record). Here the blocks get numbers in the order in which
  * they were first seen, so that a conversation is a few ranges, and the file has neither texts, tokens nor digests:
  *
- *     {"t":0.31,"in":5120,"out":80,"stop":"tool_use","api_time":1.5,"head":4096,"blocks":[[0,79]]}
+ *     {"t":0.31,"in":5120,"out":80,"stop":"tool_use","api_time":1.5,"head":4096,"served":{…},"blocks":[[0,79]]}
  *
  * Bounds: --size bytes of file, and BLOCKS_MAX different blocks. */
 #include "client/client.h"
@@ -25,10 +25,11 @@
 #define LINE_MAX_BYTES ((size_t)64 << 20)
 #define BLOCKS_MAX ((size_t)1 << 24) /* 1 G tokens that are new; 256 MiB here */
 #define DIGITS 16
+#define BLOCK_TOKENS 64
 
 struct record_options {
     const char *url, *key, *cacert;
-    int64_t limit, size_mib; /* -1: not given */
+    int64_t limit, size_mib, block; /* -1: not given */
 };
 
 static const struct hearth_console_command commands[] = {
@@ -40,6 +41,8 @@ static const struct hearth_console_option options[] = {
      offsetof(struct record_options, limit)},
     {"--size", "MIB", "end when the file is so large [1024]", 1, HEARTH_CONSOLE_NUMBER,
      offsetof(struct record_options, size_mib)},
+    {"--block", "N", "tokens of a block, a power of two; with 1 a replay does exactly what the server did [64]", 1,
+     HEARTH_CONSOLE_NUMBER, offsetof(struct record_options, block)},
     {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
      offsetof(struct record_options, url)},
     {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
@@ -143,6 +146,12 @@ static json_t *ranges_of(struct block_numbers *blocks, const char *digests) {
 
 static bool take_line(struct recorder *recorder, const char *text, size_t len) {
     json_t *json = json_loadb(text, len, 0, NULL);
+    if (json_is_object(json_object_get(json, "server"))) { /* the first line, what the server keeps its state in */
+        const bool written = fprintf(recorder->out, "%.*s\n", (int)len, text) > 0 && fflush(recorder->out) == 0;
+        json_decref(json);
+        recorder->failure = written ? recorder->failure : "cannot write what is recorded";
+        return written;
+    }
     const char *digests = json_string_value(json_object_get(json, "digests"));
     json_t *ranges = digests != NULL ? ranges_of(&recorder->blocks, digests) : NULL;
     bool ok = ranges != NULL && json_object_set_new(json, "blocks", ranges) == 0;
@@ -254,8 +263,11 @@ static int record(const struct record_options *chosen, const char *path) {
         return 1;
     }
     hearth_client_limit(client, recorder.end_fd, 0);
+    char path_of_stream[48];
+    (void)snprintf(path_of_stream, sizeof path_of_stream, "/record?block=%lld",
+                   (long long)(chosen->block >= 0 ? chosen->block : BLOCK_TOKENS));
     const enum client_outcome outcome =
-        hearth_client_request(client, "/record", NULL, on_bytes, &recorder, &answer, &http_status);
+        hearth_client_request(client, path_of_stream, NULL, on_bytes, &recorder, &answer, &http_status);
     int status = finish(&recorder, client, outcome, http_status, &answer);
     if (recorder.out != stdout && fclose(recorder.out) != 0 && status == 0) {
         status = hearth_complain(1, "%s: %s", path, strerror(errno));
@@ -269,7 +281,7 @@ static int record(const struct record_options *chosen, const char *path) {
 }
 
 int hearth_client_record(int argc, char *const argv[]) {
-    struct record_options chosen = {.limit = -1, .size_mib = -1};
+    struct record_options chosen = {.limit = -1, .size_mib = -1, .block = -1};
     struct hearth_console_call call;
     char key[CLIENT_KEY_BYTES];
     hearth_show_as("hearth record");

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static struct hearth_hollow *hollow_of(struct hearth_engine *engine) {
@@ -41,17 +42,26 @@ static int seq_share(struct hearth_engine *engine, int32_t src, int32_t dst, int
 
 /* ---- state ---- */
 
+/* As the simulated engine counts (engine/sim_clock.c). */
+static void spend(struct hearth_hollow *hollow, double us) {
+    hollow->rest_ns += llround(us * 1e3);
+    hollow->now_us += hollow->rest_ns / 1000;
+    hollow->rest_ns %= 1000;
+}
+
 /* A blob of so many bytes, without any. */
 static int export_bytes(struct hearth_engine *engine, size_t bytes, struct hearth_buf *out) {
-    hollow_of(engine)->exported_bytes += bytes;
+    struct hearth_hollow *hollow = hollow_of(engine);
+    hollow->exported_bytes += bytes;
     out->len += bytes;
+    spend(hollow, (double)bytes * hollow->export_us_per_byte);
     return HEARTH_OK;
 }
 
 static int import_bytes(struct hearth_engine *engine, size_t bytes) {
     struct hearth_hollow *hollow = hollow_of(engine);
     hollow->imported_bytes += bytes;
-    hollow->now_us += (int64_t)((double)bytes * hollow->import_us_per_byte);
+    spend(hollow, (double)bytes * hollow->import_us_per_byte);
     return HEARTH_OK;
 }
 

@@ -9,7 +9,8 @@
 struct hearth_hollow {
     struct hearth_engine base; /* first, so that it converts */
     int64_t now_us;
-    double import_us_per_byte; /* what an import takes */
+    double import_us_per_byte, export_us_per_byte; /* what they take */
+    int64_t rest_ns;                               /* of the clock */
     uint64_t imported_bytes, exported_bytes;
     int32_t *ends; /* per sequence */
 };

@@ -113,7 +113,7 @@ static void close_box(struct fleet *fleet, uint32_t number) {
 static int open_box(struct fleet *fleet, uint32_t number, int64_t now_us, struct hearth_errmsg *msg) {
     struct fleet_box *box = &fleet->boxes[number];
     const struct hearth_replay_params *machine = &fleet->params->machine;
-    const size_t block_bytes = machine->token_bytes * HEARTH_TRACE_BLOCK_TOKENS;
+    const size_t block_bytes = hearth_replay_block_bytes(machine, fleet->trace);
     *box = (struct fleet_box){.ram = hearth_ram_create(), .free_us = now_us};
     hearth_live_init(&box->live, 0);
     if (!box->ram ||
@@ -123,14 +123,14 @@ static int open_box(struct fleet *fleet, uint32_t number, int64_t now_us, struct
     box->ram->hollow = true;
     box->hollow.now_us = now_us;
     const struct hearth_cache_params params = {
-        .page_tokens = HEARTH_REPLAY_PAGE_BLOCKS,
+        .page_tokens = hearth_replay_page_blocks(machine, fleet->trace),
         .budget_bytes = machine->ram_bytes,
         .policy = machine->policy,
         .backing = fleet->depot ? hearth_depot_tier(fleet->depot, number, &box->hollow.now_us) : NULL,
         .observer = hearth_router_observer(&fleet->router, number)};
     const int err = hearth_cache_create(&box->hollow.base, box->ram, &params, &box->cache, msg);
     if (err == HEARTH_OK) {
-        hearth_replay_teach(box->cache, machine);
+        hearth_replay_teach(box->cache, machine, fleet->trace);
     }
     return err;
 }
@@ -179,7 +179,7 @@ static bool make_plan(struct fleet *fleet, struct fleet_box *box, const struct h
     if (!hearth_cache_plan(box->cache, prompt, lives, 1, &fleet->plan)) {
         return false;
     }
-    const int32_t rest = request->prompt_tokens - fleet->plan.resume * HEARTH_TRACE_BLOCK_TOKENS;
+    const int32_t rest = request->prompt_tokens - fleet->plan.resume * fleet->trace->block_tokens;
     const uint64_t ticket = rest > SEEK_TOKENS ? hearth_cache_seek(box->cache, prompt, fleet->plan.resume) : 0;
     while (ticket > 0 && !hearth_cache_sought(box->cache, ticket)) {
         if (hearth_cache_poll(box->cache, 1) == 0 && !hearth_cache_wait(box->cache, WAIT_US)) {
@@ -205,15 +205,18 @@ static bool restore(struct fleet *fleet, struct fleet_box *box, const struct hea
         }
         hearth_cache_restore(box->cache, &fleet->plan, &prompt, lives, &restored);
     }
-    *computed = request->prompt_tokens - restored.resumed * HEARTH_TRACE_BLOCK_TOKENS;
+    *computed = request->prompt_tokens - restored.resumed * fleet->trace->block_tokens;
     return true;
 }
 
 static bool capture(struct fleet *fleet, struct fleet_box *box, const struct hearth_trace_request *request) {
     box->live.lasted_us = request->lasted_us;
     box->live.awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
-    const struct hearth_replay_lane lane = {
-        .hollow = &box->hollow, .cache = box->cache, .live = &box->live, .prompt = &fleet->tokens};
+    const struct hearth_replay_lane lane = {.hollow = &box->hollow,
+                                            .cache = box->cache,
+                                            .live = &box->live,
+                                            .prompt = &fleet->tokens,
+                                            .interval_blocks = hearth_replay_interval_blocks(fleet->trace)};
     if (!hearth_replay_compute(&lane, request, fleet->plan.divergence)) {
         return false;
     }
@@ -343,7 +346,8 @@ static bool plan_arrivals(struct fleet *fleet) {
 static int init(struct fleet *fleet, struct hearth_errmsg *msg) {
     const struct hearth_fleet_params *params = fleet->params;
     const size_t count = fleet->trace->count;
-    hearth_router_init(&fleet->router, params->router, params->boxes, HEARTH_REPLAY_PAGE_BLOCKS);
+    hearth_router_init(&fleet->router, params->router, params->boxes,
+                       hearth_replay_page_blocks(&params->machine, fleet->trace));
     fleet->boxes = calloc(params->boxes, sizeof *fleet->boxes);
     fleet->next = calloc(count, sizeof *fleet->next);
     fleet->late_us = calloc((size_t)fleet->trace->talks + 1, sizeof *fleet->late_us);

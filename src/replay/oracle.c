@@ -63,20 +63,20 @@ static uint64_t step(uint64_t path, hearth_token token) {
     return x ? x : 1;
 }
 
-/* Notes the use of the request's blocks, and appends its steps to the list. False: out of memory. */
+/* Notes the use of the request's `blocks`, and appends its steps to the list: those of its prompt, and of its reply,
+ * which is made then and not used. False: out of memory. */
 static bool note(struct hearth_oracle *oracle, struct uses *uses, uint32_t request, const struct hearth_tokens *tokens,
-                 size_t *count, size_t *cap) {
+                 size_t blocks, size_t *count, size_t *cap) {
     uint64_t path = 1;
     uint32_t next = UINT32_MAX;
     bool known = true;
-    for (size_t i = 0; i < tokens->n; i++) {
+    for (size_t i = 0; i < tokens->n && (i < blocks || known); i++) {
         path = step(path, tokens->v[i]);
         if (!grow(uses)) {
             return false;
         }
         struct use *use = find(uses, path);
         known = known && use->path != 0;
-        uses->n += use->path == 0;
         if (known) {
             if (!HEARTH_BUF_ROOM(oracle->steps, *count, *cap)) {
                 return false;
@@ -87,7 +87,10 @@ static bool note(struct hearth_oracle *oracle, struct uses *uses, uint32_t reque
             int32_t *seen = &oracle->seen[next];
             *seen = *seen > (int32_t)i + 1 ? *seen : (int32_t)i + 1;
         }
-        *use = (struct use){.path = path, .request = request};
+        if (i < blocks) {
+            uses->n += use->path == 0;
+            *use = (struct use){.path = path, .request = request};
+        }
     }
     return true;
 }
@@ -125,12 +128,12 @@ int hearth_oracle_make(const struct hearth_trace *trace, struct hearth_oracle *o
     bool ok = begin && out->seen && out->first && out->steps;
     for (size_t i = trace->count; ok && i-- > 0;) {
         begin[i] = count;
-        ok = hearth_trace_tokens(trace, &trace->requests[i], &tokens) &&
-             note(out, &uses, (uint32_t)i, &tokens, &count, &cap);
+        ok = hearth_trace_whole(trace, &trace->requests[i], &tokens) &&
+             note(out, &uses, (uint32_t)i, &tokens, (size_t)trace->requests[i].blocks, &count, &cap);
     }
     ok = ok && turn(out, begin, trace->count, count);
     for (size_t i = 0; ok && i < trace->count; i++) {
-        out->new_tokens += (uint64_t)(trace->requests[i].prompt_tokens - out->seen[i] * HEARTH_TRACE_BLOCK_TOKENS);
+        out->new_tokens += (uint64_t)(trace->requests[i].prompt_tokens - out->seen[i] * trace->block_tokens);
     }
     free(begin);
     free(uses.v);
@@ -164,7 +167,7 @@ uint64_t hearth_oracle_belady(const struct hearth_trace *trace, const struct hea
     }
     for (size_t i = 0; i < trace->count; i++) {
         const struct hearth_trace_request *request = &trace->requests[i];
-        computed += (uint64_t)(request->prompt_tokens - held[i] * HEARTH_TRACE_BLOCK_TOKENS);
+        computed += (uint64_t)(request->prompt_tokens - held[i] * trace->block_tokens);
         used -= weight(held[i], snapshot_blocks);
         held[i] = 0;
         int32_t from = 0;

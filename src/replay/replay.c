@@ -4,7 +4,13 @@
  * captured. Then the lane is emptied: nothing is reused but what the cache kept, so that its budget is all there is.
  *
  * Only the whole blocks of a prompt are captured. The token behind them, which no other prompt has, stands for what is
- * left of it and for what comes next: a request resumes at their end at the latest. */
+ * left of it and for what comes next: a request resumes at their end at the latest. Where a block is a token nothing is
+ * left, and there is no such token.
+ *
+ * A server that was recorded has said when each request began and ended by its clock, and what its reply was. Then the
+ * replay does what the server did, call by call: with `lanes` it keeps their state, the reply is captured behind its
+ * prompt, in the server's slices, and speeds are learnt from the same batches. What it cannot know is which requests
+ * were computed side by side: each one is ended before the next begins. */
 #include "replay/replay.h"
 
 #include "base/assert.h"
@@ -12,14 +18,22 @@
 #include "cache/tree.h"
 #include "replay/lane.h"
 
-#define INTERVAL_BLOCKS (8192 / HEARTH_TRACE_BLOCK_TOKENS) /* --snapshot-interval */
-#define LEARN_TIMES 64                                     /* until an average is where its samples are */
+#include <stdlib.h>
+
+#define INTERVAL_TOKENS 8192 /* --snapshot-interval */
+#define PAGE_TOKENS 256      /* --page-tokens */
+#define LEARN_TIMES 64       /* until an average is where its samples are */
+#define BATCH_TOKENS 2048    /* --batch-size */
+#define CAPTURE_PAGES 8      /* of a slice (sched/lane.c) */
 
 struct replay {
+    const struct hearth_trace *trace;
+    const struct hearth_replay_params *params;
     struct hearth_hollow hollow;
     struct hearth_ram *ram;
     struct hearth_cache *cache;
-    struct hearth_live live;
+    struct hearth_live *lives, **lanes;
+    uint32_t lane_count;
     struct hearth_plan plan;
     struct hearth_tokens tokens;
     struct hearth_replay_result *result;
@@ -45,19 +59,36 @@ static enum hearth_replay_cause cause_of(enum hearth_reason reason) {
 const struct hearth_policy *const hearth_replay_policies[] = {&hearth_policy_returns, &hearth_policy_lru,
                                                               &hearth_policy_gdsf, NULL};
 
+static int32_t page_tokens(const struct hearth_replay_params *params) {
+    return params->page_tokens > 0 ? params->page_tokens : PAGE_TOKENS;
+}
+
 /* A page with all that counts in a budget. */
 static size_t page_bytes(const struct hearth_replay_params *params) {
-    return hearth_page_node_bytes(HEARTH_REPLAY_PAGE_BLOCKS) + HEARTH_BLOB_OVERHEAD_BYTES +
-           params->token_bytes * HEARTH_TRACE_BLOCK_TOKENS * HEARTH_REPLAY_PAGE_BLOCKS;
+    return hearth_page_node_bytes(page_tokens(params)) + HEARTH_BLOB_OVERHEAD_BYTES +
+           params->token_bytes * (size_t)page_tokens(params);
 }
 
 uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t tokens) {
-    return tokens * page_bytes(params) / (HEARTH_TRACE_BLOCK_TOKENS * HEARTH_REPLAY_PAGE_BLOCKS);
+    return tokens * page_bytes(params) / (uint64_t)page_tokens(params);
+}
+
+int32_t hearth_replay_page_blocks(const struct hearth_replay_params *params, const struct hearth_trace *trace) {
+    const int32_t blocks = page_tokens(params) / trace->block_tokens;
+    return blocks > 0 ? blocks : 1;
+}
+
+int32_t hearth_replay_interval_blocks(const struct hearth_trace *trace) {
+    return INTERVAL_TOKENS / trace->block_tokens;
+}
+
+size_t hearth_replay_block_bytes(const struct hearth_replay_params *params, const struct hearth_trace *trace) {
+    return params->token_bytes * (size_t)trace->block_tokens + ((size_t)trace->block_tokens - 1) * sizeof(hearth_token);
 }
 
 uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                              const struct hearth_replay_params *params) {
-    const uint64_t block_bytes = page_bytes(params) / HEARTH_REPLAY_PAGE_BLOCKS;
+    const uint64_t block_bytes = page_bytes(params) / (uint64_t)hearth_replay_page_blocks(params, trace);
     return hearth_oracle_belady(trace, oracle, params->ram_bytes / block_bytes,
                                 (params->snapshot_bytes + block_bytes - 1) / block_bytes);
 }
@@ -85,7 +116,7 @@ bool hearth_replay_compute(const struct hearth_replay_lane *lane, const struct h
     int32_t marks[3] = {request->head_blocks, divergence, request->blocks};
     bool ok = true;
     while (ok && (int32_t)lane->live->tokens.n < request->blocks) {
-        int32_t at = (int32_t)lane->live->tokens.n, next = (at / INTERVAL_BLOCKS + 1) * INTERVAL_BLOCKS;
+        int32_t at = (int32_t)lane->live->tokens.n, next = (at / lane->interval_blocks + 1) * lane->interval_blocks;
         enum hearth_snapshot_kind kind = HEARTH_SNAPSHOT_INTERVAL;
         for (int i = 0; i < 3; i++) {
             if (marks[i] > at && marks[i] <= next) {
@@ -98,78 +129,159 @@ bool hearth_replay_compute(const struct hearth_replay_lane *lane, const struct h
     return ok;
 }
 
-void hearth_replay_teach(struct hearth_cache *cache, const struct hearth_replay_params *params) {
+void hearth_replay_teach(struct hearth_cache *cache, const struct hearth_replay_params *params,
+                         const struct hearth_trace *trace) {
     for (int i = 0; i < LEARN_TIMES; i++) {
         hearth_cache_learn_prefill(cache, 1000000,
-                                   (int64_t)(1e12 * HEARTH_TRACE_BLOCK_TOKENS / params->prefill_tokens_per_s));
+                                   (int64_t)(1e12 * trace->block_tokens / params->prefill_tokens_per_s));
+    }
+}
+
+/* Of a recorded server: as it learns from the batches of a prompt. */
+static void learn(const struct replay *r, int32_t tokens) {
+    for (; tokens > 0; tokens -= BATCH_TOKENS) {
+        const int32_t batch = tokens < BATCH_TOKENS ? tokens : BATCH_TOKENS;
+        hearth_cache_learn_prefill(r->cache, batch / r->trace->block_tokens,
+                                   (int64_t)(1e6 * batch / r->params->prefill_tokens_per_s));
     }
 }
 
 static void count(struct replay *r, const struct hearth_trace_request *request, int32_t seen,
                   const struct hearth_restore *restored) {
-    int32_t lost = seen - restored->resumed;
-    r->result->computed_tokens += (uint64_t)(request->prompt_tokens - restored->resumed * HEARTH_TRACE_BLOCK_TOKENS);
+    const int32_t block = r->trace->block_tokens, lost = seen - restored->resumed;
+    r->result->computed_tokens += (uint64_t)(request->prompt_tokens - restored->resumed * block);
     if (lost > 0) {
-        r->result->lost_tokens[cause_of(r->plan.reason)] += (uint64_t)lost * HEARTH_TRACE_BLOCK_TOKENS;
+        r->result->lost_tokens[cause_of(r->plan.reason)] += (uint64_t)lost * (uint64_t)block;
     }
 }
 
-static bool replay_request(struct replay *r, const struct hearth_trace *trace,
-                           const struct hearth_trace_request *request, int32_t seen) {
-    struct hearth_live *lives[] = {&r->live};
-    struct hearth_restore restored;
-    if (!hearth_trace_tokens(trace, request, &r->tokens) ||
-        !hearth_tokens_push(&r->tokens, (hearth_token)(request - trace->requests) | INT32_MIN)) {
+/* Whether the server did the same with the request, which begins with so much evicted. Blocks of several tokens leave
+ * less than one of them open, and how much is evicted. */
+static void compare(struct replay *r, const struct hearth_trace_request *request, const struct hearth_restore *restored,
+                    uint64_t evicted) {
+    struct hearth_replay_result *result = r->result;
+    if (!request->served) {
+        return;
+    }
+    const int32_t block = r->trace->block_tokens, more = request->reused_tokens - restored->resumed * block;
+    const bool same = more >= 0 && more < block && (block > 1 || evicted == request->evicted);
+    if (!same && result->served == result->agreed) {
+        result->differs = (size_t)(request - r->trace->requests);
+    }
+    result->served++;
+    result->agreed += same;
+}
+
+static uint64_t evicted(const struct replay *r) {
+    struct hearth_cache_stats stats;
+    hearth_cache_stats(r->cache, &stats);
+    return stats.evicted_pages + stats.evicted_snapshots;
+}
+
+/* The prompt's blocks, what is behind them, and its reply. False: out of memory. */
+static bool make_prompt(struct replay *r, const struct hearth_trace_request *request) {
+    const size_t n = (size_t)request->blocks;
+    const hearth_token behind = (hearth_token)(request - r->trace->requests) | INT32_MIN;
+    if (!hearth_trace_whole(r->trace, request, &r->tokens)) {
         return false;
     }
-    const struct hearth_cache_prompt prompt = {.tokens = r->tokens.v, .n = r->tokens.n};
-    r->hollow.now_us = request->at_us;
-    do {
-        if (!hearth_cache_plan(r->cache, &prompt, (const struct hearth_live *const *)lives, 1, &r->plan)) {
+    return (r->trace->block_tokens == 1 && n > 0) || r->tokens.n > n || hearth_tokens_push(&r->tokens, behind);
+}
+
+/* The lane's request has been computed: it is captured. False: out of memory. */
+static bool end(struct replay *r, struct hearth_live *live, const struct hearth_trace_request *request) {
+    const int32_t n = request->blocks, whole = n + request->reply_blocks;
+    if (whole > n && (int32_t)r->tokens.n >= whole) {
+        r->hollow.ends[live->seq] = whole;
+        if (!hearth_live_append(live, r->tokens.v + n, (size_t)request->reply_blocks)) {
             return false;
         }
-        hearth_cache_restore(r->cache, &r->plan, &prompt, lives, &restored);
-    } while (restored.failed);
-    count(r, request, seen, &restored);
-    r->live.lasted_us = request->lasted_us;
-    r->live.awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
-    const struct hearth_replay_lane lane = {
-        .hollow = &r->hollow, .cache = r->cache, .live = &r->live, .prompt = &r->tokens};
-    if (!hearth_replay_compute(&lane, request, r->plan.divergence)) {
+    }
+    const int64_t ended_us = request->at_us + request->lasted_us;
+    if (request->served && ended_us > r->hollow.now_us) {
+        r->hollow.now_us = ended_us;
+    }
+    live->used_us = r->hollow.now_us;
+    live->lasted_us = request->served ? live->used_us - live->began_us : request->lasted_us;
+    live->awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
+    while (hearth_cache_capture(r->cache, live, CAPTURE_PAGES) != HEARTH_CAPTURE_DONE) {
+    }
+    if (r->params->lanes == 0) {
+        hearth_live_clear(r->cache, live);
+    }
+    return true;
+}
+
+static bool replay_request(struct replay *r, const struct hearth_trace_request *request, int32_t seen) {
+    struct hearth_restore restored;
+    if (!make_prompt(r, request)) {
         return false;
     }
-    while (hearth_cache_capture(r->cache, &r->live, INT32_MAX) != HEARTH_CAPTURE_DONE) {
+    /* of the reply a request knows nothing */
+    const size_t n = (size_t)request->blocks + (r->trace->block_tokens > 1 || request->blocks == 0);
+    const struct hearth_cache_prompt prompt = {.tokens = r->tokens.v, .n = n};
+    r->hollow.now_us = request->at_us;
+    const uint64_t evicted_then = evicted(r);
+    do {
+        if (!hearth_cache_plan(r->cache, &prompt, (const struct hearth_live *const *)r->lanes, r->lane_count,
+                               &r->plan)) {
+            return false;
+        }
+        hearth_cache_restore(r->cache, &r->plan, &prompt, r->lanes, &restored);
+    } while (restored.failed);
+    struct hearth_live *live = r->lanes[r->plan.target];
+    count(r, request, seen, &restored);
+    compare(r, request, &restored, evicted_then);
+    if (request->served) {
+        learn(r, request->prompt_tokens - restored.resumed * r->trace->block_tokens);
     }
-    hearth_live_clear(r->cache, &r->live);
-    return true;
+    const struct hearth_replay_lane lane = {.hollow = &r->hollow,
+                                            .cache = r->cache,
+                                            .live = live,
+                                            .prompt = &r->tokens,
+                                            .interval_blocks = hearth_replay_interval_blocks(r->trace)};
+    return hearth_replay_compute(&lane, request, r->plan.divergence) && end(r, live, request);
 }
 
 /* ---- a trace ---- */
 
-static int init(struct replay *r, const struct hearth_replay_params *params, struct hearth_errmsg *msg) {
-    const size_t block_bytes = params->token_bytes * HEARTH_TRACE_BLOCK_TOKENS;
-    const struct hearth_cache_params cache = {
-        .page_tokens = HEARTH_REPLAY_PAGE_BLOCKS, .budget_bytes = params->ram_bytes, .policy = params->policy};
-    hearth_live_init(&r->live, 0);
+static int init(struct replay *r, struct hearth_errmsg *msg) {
+    const struct hearth_replay_params *params = r->params;
+    const struct hearth_cache_params cache = {.page_tokens = hearth_replay_page_blocks(params, r->trace),
+                                              .budget_bytes = params->ram_bytes,
+                                              .policy = params->policy};
+    r->lane_count = params->lanes > 0 ? params->lanes : 1;
+    r->lives = calloc(r->lane_count, sizeof *r->lives);
+    r->lanes = calloc(r->lane_count, sizeof(struct hearth_live *));
+    for (uint32_t i = 0; r->lives && r->lanes && i < r->lane_count; i++) {
+        r->lanes[i] = &r->lives[i];
+        hearth_live_init(&r->lives[i], (int32_t)i);
+    }
     r->ram = hearth_ram_create();
-    if (!r->ram ||
-        !hearth_hollow_init(&r->hollow, 1, block_bytes, params->snapshot_bytes, 1e6 / params->import_bytes_per_s)) {
+    if (!r->lives || !r->lanes || !r->ram ||
+        !hearth_hollow_init(&r->hollow, r->lane_count, hearth_replay_block_bytes(params, r->trace),
+                            params->snapshot_bytes, 1e6 / params->import_bytes_per_s)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a replay");
     }
+    r->hollow.export_us_per_byte = params->export_bytes_per_s > 0 ? 1e6 / params->export_bytes_per_s : 0;
     r->ram->hollow = true;
     int err = hearth_cache_create(&r->hollow.base, r->ram, &cache, &r->cache, msg);
     if (err) {
         return err;
     }
-    hearth_replay_teach(r->cache, params);
+    if (!r->trace->requests[0].served) {
+        hearth_replay_teach(r->cache, params, r->trace);
+    }
     return HEARTH_OK;
 }
 
 static void finish(struct replay *r) {
-    if (r->cache) {
-        hearth_live_finish(r->cache, &r->live);
-        hearth_cache_destroy(r->cache);
+    for (uint32_t i = 0; r->cache && i < r->lane_count; i++) {
+        hearth_live_finish(r->cache, r->lanes[i]);
     }
+    hearth_cache_destroy(r->cache);
+    free(r->lives);
+    free(r->lanes);
     hearth_plan_finish(&r->plan);
     hearth_tokens_finish(&r->tokens);
     if (r->ram) {
@@ -181,12 +293,12 @@ static void finish(struct replay *r) {
 int hearth_replay_run(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                       const struct hearth_replay_params *params, struct hearth_replay_result *result,
                       struct hearth_errmsg *msg) {
-    struct replay r = {.result = result};
+    struct replay r = {.trace = trace, .params = params, .result = result};
     int64_t start_us = hearth_clock_us();
     *result = (struct hearth_replay_result){0};
-    int err = init(&r, params, msg);
+    int err = init(&r, msg);
     for (size_t i = 0; !err && i < trace->count; i++) {
-        if (!replay_request(&r, trace, &trace->requests[i], oracle->seen[i])) {
+        if (!replay_request(&r, &trace->requests[i], oracle->seen[i])) {
             err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a replay");
         }
     }

@@ -17,6 +17,9 @@ struct hearth_replay_params {
     uint64_t ram_bytes;
     double prefill_tokens_per_s;
     double import_bytes_per_s; /* RAM to the engine */
+    double export_bytes_per_s; /* and back; 0: it takes no time */
+    int32_t page_tokens;       /* 0: 256 */
+    uint32_t lanes;            /* that keep the state of their last prompt, one request after the other; 0: none does */
     const struct hearth_policy *policy;
 };
 
@@ -41,7 +44,10 @@ struct hearth_replay_result {
     uint64_t lost_tokens[HEARTH_REPLAY_CAUSES]; /* of these, had been computed before */
     double prefill_s, import_s;                 /* what computing and importing take */
     uint64_t imported_bytes, stored_bytes;      /* out of RAM, into it */
-    double seconds;                             /* that the replay itself took */
+    uint64_t served, agreed; /* requests of a server that told what it did; of these, the replay reused and evicted as
+                                much */
+    size_t differs;          /* the first one that did not; where served > agreed */
+    double seconds;          /* that the replay itself took */
 };
 
 /* The policies that there are; NULL ends them. */

@@ -36,11 +36,22 @@ struct reader {
     uint64_t taken;    /* of these */
     int64_t *free_us;  /* when each of the sessions that run at once ends */
     bool malformed;    /* what failed did so because of a number that cannot be */
+    bool mixed;        /* likewise, because of blocks of another size */
 };
 
 static bool refuse(struct reader *r) {
     r->malformed = true;
     return false;
+}
+
+/* All requests of a trace have blocks of one size. */
+static bool set_block(struct reader *r, json_int_t tokens) {
+    if (r->trace->block_tokens != 0 && r->trace->block_tokens != tokens) {
+        r->mixed = true;
+        return false;
+    }
+    r->trace->block_tokens = (int32_t)tokens;
+    return (tokens > 0 && tokens <= HEARTH_TRACE_BLOCK_TOKENS && (tokens & (tokens - 1)) == 0) || refuse(r);
 }
 
 static uint64_t space_of(const char *kind, uint64_t a, uint64_t b) {
@@ -84,6 +95,7 @@ struct hearth_trace_request *hearth_trace_add(struct hearth_trace *trace, int64_
     if (!request || !add_run(trace, space, first, count)) {
         return NULL;
     }
+    trace->block_tokens = HEARTH_TRACE_BLOCK_TOKENS;
     request->prompt_tokens = request->blocks * HEARTH_TRACE_BLOCK_TOKENS;
     trace->prompt_tokens += (uint64_t)request->prompt_tokens;
     return request;
@@ -127,11 +139,13 @@ static bool add_ranges(struct reader *r, const struct head *head, uint64_t space
 /* Ends the newest request, whose blocks are there. */
 static void end_request(struct reader *r, const json_t *json, const char *tokens) {
     struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
-    const json_int_t in = json_integer_value(json_object_get(json, tokens));
-    const json_int_t whole = (json_int_t)request->blocks * HEARTH_TRACE_BLOCK_TOKENS;
-    const json_int_t rest = in <= whole                              ? 0
-                            : in < whole + HEARTH_TRACE_BLOCK_TOKENS ? in - whole
-                                                                     : HEARTH_TRACE_BLOCK_TOKENS;
+    const json_int_t in = json_integer_value(json_object_get(json, tokens)), block = r->trace->block_tokens;
+    if (request->served && in >= 0 && in / block < request->blocks) { /* the rest is its reply's */
+        request->reply_blocks = request->blocks - (int32_t)(in / block);
+        request->blocks -= request->reply_blocks;
+    }
+    const json_int_t whole = (json_int_t)request->blocks * block;
+    const json_int_t rest = in <= whole ? 0 : in < whole + block ? in - whole : block == 1 ? 0 : block;
     request->prompt_tokens = whole + rest > 0 ? (int32_t)(whole + rest) : 1;
     const char *stop = json_string_value(json_object_get(json, "stop"));
     request->calls = stop && strcmp(stop, "tool_use") == 0;
@@ -179,9 +193,9 @@ static bool read_head(struct reader *r, const json_t *session, struct head *head
 
 /* Adds the requests of a session, or of an agent inside it; *end_us: when the last of them is over. */
 static bool add_requests(struct reader *r, const json_t *session, uint64_t space, int64_t start_us, int64_t *end_us) {
-    struct head head;
+    struct head head = {0};
     const uint32_t talk = ++r->trace->talks;
-    bool ok = read_head(r, session, &head);
+    bool ok = set_block(r, HEARTH_TRACE_BLOCK_TOKENS) && read_head(r, session, &head);
     size_t i;
     const json_t *json;
     json_array_foreach(json_object_get(session, "requests"), i, json) {
@@ -222,11 +236,29 @@ static bool add_session(struct reader *r, const json_t *session) {
 
 /* ---- files ---- */
 
+/* What the server did with the newest request, and when by its own clock. */
+static bool read_served(struct reader *r, const json_t *served) {
+    struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
+    const json_int_t reused = json_integer_value(json_object_get(served, "reused"));
+    const json_int_t evicted = json_integer_value(json_object_get(served, "evicted"));
+    if (!json_is_object(served)) {
+        return true;
+    }
+    request->served = true;
+    request->at_us = time_of(served, "began", 1e6);
+    request->lasted_us = time_of(served, "ended", 1e6) - request->at_us;
+    request->reused_tokens = (int32_t)reused;
+    request->evicted = (uint64_t)evicted;
+    return (reused >= 0 && reused <= (json_int_t)BLOCKS_MAX * HEARTH_TRACE_BLOCK_TOKENS && evicted >= 0 &&
+            request->lasted_us >= 0) ||
+           refuse(r);
+}
+
 static bool add_open(struct reader *r, const json_t *json) {
     uint64_t space = space_of(r->path, 0, 0);
-    const json_t *ids = json_object_get(json, "hash_ids");
+    const json_t *ids = json_object_get(json, "hash_ids"), *block = json_object_get(json, "block");
     int64_t at_us = ids ? time_of(json, "timestamp", 1e3) : time_of(json, "t", 1e6);
-    if (!add_request(r->trace, at_us)) {
+    if (!set_block(r, block ? json_integer_value(block) : HEARTH_TRACE_BLOCK_TOKENS) || !add_request(r->trace, at_us)) {
         return false;
     }
     size_t i;
@@ -242,12 +274,34 @@ static bool add_open(struct reader *r, const json_t *json) {
     ok = ok && add_ranges(r, NULL, space, json_object_get(json, "blocks"));
     if (ok) {
         struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
-        json_int_t head = json_integer_value(json_object_get(json, "head")) / HEARTH_TRACE_BLOCK_TOKENS;
-        request->head_blocks = head > 0 && head < request->blocks ? (int32_t)head : 0;
+        json_int_t head = json_integer_value(json_object_get(json, "head")) / r->trace->block_tokens;
         request->lasted_us = time_of(json, "api_time", 1e6);
+        ok = read_served(r, json_object_get(json, "served"));
         end_request(r, json, ids ? "input_length" : "in");
+        request->head_blocks = head > 0 && head < request->blocks ? (int32_t)head : 0;
     }
     return ok;
+}
+
+/* The first line of a recording: what the server keeps its state in. Of several the first one counts. */
+static bool read_server(struct reader *r, const json_t *json) {
+    static const char *const names[] = {"ram_bytes", "token_bytes", "snapshot_bytes", "page_tokens", "lanes"};
+    json_int_t values[sizeof names / sizeof names[0]];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        values[i] = json_integer_value(json_object_get(json, names[i]));
+        if (values[i] < 0 || (i > 2 && (values[i] == 0 || values[i] > BLOCKS_MAX))) {
+            return refuse(r);
+        }
+    }
+    if (!r->trace->server.known) {
+        r->trace->server = (struct hearth_trace_server){.known = true,
+                                                        .ram_bytes = (uint64_t)values[0],
+                                                        .token_bytes = (uint64_t)values[1],
+                                                        .snapshot_bytes = (uint64_t)values[2],
+                                                        .page_tokens = (int32_t)values[3],
+                                                        .lanes = (uint32_t)values[4]};
+    }
+    return true;
 }
 
 static int add_line(struct reader *r, const char *text, size_t len, struct hearth_errmsg *msg) {
@@ -258,10 +312,16 @@ static int add_line(struct reader *r, const char *text, size_t len, struct heart
         ok = add_session(r, json);
     } else if (json_is_array(json_object_get(json, "hash_ids")) || json_is_array(json_object_get(json, "blocks"))) {
         ok = add_open(r, json);
+    } else if (json_is_object(json_object_get(json, "server"))) {
+        ok = read_server(r, json_object_get(json, "server"));
     } else {
         known = false;
     }
     json_decref(json);
+    if (r->mixed) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s:%u: its blocks have another size than those before it", r->path,
+                           r->line);
+    }
     if (r->malformed) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s:%u: a number is out of range", r->path, r->line);
     }
@@ -342,19 +402,30 @@ void hearth_trace_finish(struct hearth_trace *trace) {
     *trace = (struct hearth_trace){0};
 }
 
-bool hearth_trace_tokens(const struct hearth_trace *trace, const struct hearth_trace_request *request,
-                         struct hearth_tokens *out) {
+/* The first `n` blocks. */
+static bool make_tokens(const struct hearth_trace *trace, const struct hearth_trace_request *request, int32_t n,
+                        struct hearth_tokens *out) {
     out->n = 0;
-    if (!hearth_tokens_reserve(out, (size_t)request->blocks + 1)) {
+    if (!hearth_tokens_reserve(out, (size_t)n + 1)) {
         return false;
     }
     for (uint32_t i = 0; i < request->run_count; i++) {
         const struct hearth_trace_run *run = &trace->runs[request->run + i];
-        for (uint32_t k = 0; k < run->count; k++) {
+        for (uint32_t k = 0; k < run->count && out->n < (size_t)n; k++) {
             uint64_t x = (run->space ^ (run->first + k)) * UINT64_C(0x9E3779B97F4A7C15);
             x = (x ^ x >> 32) * UINT64_C(0xBF58476D1CE4E5B9);
             out->v[out->n++] = (hearth_token)(x >> 33);
         }
     }
     return true;
+}
+
+bool hearth_trace_tokens(const struct hearth_trace *trace, const struct hearth_trace_request *request,
+                         struct hearth_tokens *out) {
+    return make_tokens(trace, request, request->blocks, out);
+}
+
+bool hearth_trace_whole(const struct hearth_trace *trace, const struct hearth_trace_request *request,
+                        struct hearth_tokens *out) {
+    return make_tokens(trace, request, request->blocks + request->reply_blocks, out);
 }

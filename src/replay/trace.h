@@ -1,14 +1,14 @@
 /* Traces: which prompts were sent when, without a word of them.
  *
- * A prompt is a list of blocks of HEARTH_TRACE_BLOCK_TOKENS tokens, each named by a number: two prompts share a prefix
- * exactly as long as their leading names agree. A replay takes each block for one token. */
+ * A prompt is a list of blocks of so many tokens, each named by a number: two prompts share a prefix exactly as long as
+ * their leading names agree. A replay takes each block for one token. */
 #ifndef HEARTH_REPLAY_TRACE_H
 #define HEARTH_REPLAY_TRACE_H
 
 #include "base/buf.h"
 #include "base/err.h"
 
-#define HEARTH_TRACE_BLOCK_TOKENS 64
+#define HEARTH_TRACE_BLOCK_TOKENS 64 /* unless the trace says otherwise */
 
 /* Names first, first + 1, … of one name space. */
 struct hearth_trace_run {
@@ -21,10 +21,22 @@ struct hearth_trace_request {
     uint32_t run, run_count; /* its prompt: runs[run, run + run_count) */
     int32_t blocks;          /* of the prompt; what is left of prompt_tokens is always computed */
     int32_t prompt_tokens;
-    int32_t head_blocks; /* of these, tools and system prompt; 0: not known */
-    int64_t lasted_us;   /* until its reply was complete; 0: not known */
-    bool calls;          /* the reply ended with a call of a tool */
-    uint32_t talk;       /* the conversation: its requests follow each other; 0: not known */
+    int32_t head_blocks;  /* of these, tools and system prompt; 0: not known */
+    int64_t lasted_us;    /* until its reply was complete; 0: not known */
+    bool calls;           /* the reply ended with a call of a tool */
+    uint32_t talk;        /* the conversation: its requests follow each other; 0: not known */
+    int32_t reply_blocks; /* behind the prompt's, which its sequence held at the end; 0: not known */
+    bool served;          /* by a server that told what it did: */
+    int32_t reused_tokens;
+    uint64_t evicted; /* pages and snapshots, since the server started until the request began */
+};
+
+/* What the server that was recorded kept its state in. */
+struct hearth_trace_server {
+    bool known;
+    uint64_t ram_bytes, token_bytes, snapshot_bytes;
+    int32_t page_tokens;
+    uint32_t lanes;
 };
 
 struct hearth_trace {
@@ -33,7 +45,9 @@ struct hearth_trace {
     struct hearth_trace_run *runs;
     size_t run_count, run_cap;
     uint64_t prompt_tokens;
-    uint32_t talks; /* conversations that are known: 1 to talks */
+    uint32_t talks;       /* conversations that are known: 1 to talks */
+    int32_t block_tokens; /* of all requests */
+    struct hearth_trace_server server;
 };
 
 /* Of the sessions, every `of`th is taken, beginning with number `part`, and `concurrency` of them run at once: the next
@@ -63,5 +77,8 @@ void hearth_trace_sort(struct hearth_trace *trace);
 /* The prompt as tokens: a block each. False: out of memory. */
 bool hearth_trace_tokens(const struct hearth_trace *trace, const struct hearth_trace_request *request,
                          struct hearth_tokens *out);
+/* The prompt and the reply behind it, as far as it is known. Likewise. */
+bool hearth_trace_whole(const struct hearth_trace *trace, const struct hearth_trace_request *request,
+                        struct hearth_tokens *out);
 
 #endif

@@ -185,6 +185,18 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     return kept;
 }
 
+/* For recordings: what a replay has to begin with. Returns the time. */
+static int64_t note_begin(const struct hearth_service *service, struct hearth_task *task) {
+    const int64_t now_us = hearth_service_now_us(service);
+    struct hearth_cache_stats stats;
+    if (!task->admitted) {
+        hearth_cache_stats(service->cache, &stats);
+        task->receipt.began_us = now_us;
+        task->receipt.evicted = stats.evicted_pages + stats.evicted_snapshots;
+    }
+    return now_us;
+}
+
 static void fill_receipt(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          const struct hearth_restore *restored) {
     if (task->admitted) {
@@ -439,7 +451,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         return;
     }
     take_over(service, task);
-    const int64_t admit_us = hearth_service_now_us(service);
+    const int64_t admit_us = note_begin(service, task);
     int64_t start_us = admit_us;
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
     uint32_t vain = 0;

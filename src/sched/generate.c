@@ -49,6 +49,8 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
     event->type = HEARTH_EVENT_DONE;
     event->finish = finish;
     hearth_event_fill(event, task);
+    event->receipt.ended_us = hearth_service_now_us(service);
+    event->receipt.end_tokens = (uint32_t)service->lives[task->lane].tokens.n;
     service->counters.requests_done += !hearth_task_is_idle(task);
     hearth_lane_leave(service, task);
     hearth_task_end(service, task, event);

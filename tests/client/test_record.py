@@ -49,7 +49,10 @@ def recording(server, *args, key=None):
 
 
 def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The requests of a recording; the first line says what the server keeps its state in."""
+    server, *requests = [json.loads(line) for line in path.read_text().splitlines()]
+    assert set(server["server"]) == {"ram_bytes", "token_bytes", "snapshot_bytes", "page_tokens", "lanes"}
+    return requests
 
 
 def blocks(line):
@@ -66,11 +69,14 @@ def test_a_recording_can_be_replayed(tmp_path):
             assert process.returncode == 0 and said.startswith("7 requests of "), said
     lines = read(trace)
     assert [line["in"] for line in lines] == [use["prompt_tokens"] for use in usage]
-    assert [len(blocks(line)) for line in lines] == [line["in"] // 64 for line in lines]
+    for line in lines:  # of the reply what its sequence held: its last token was not computed
+        assert line["in"] // 64 <= len(blocks(line)) <= (line["in"] + line["out"]) // 64
+    assert [line["served"]["reused"] for line in lines] == [use["prompt_tokens_details"]["cached_tokens"] for use in usage]
     assert all(line["stop"] in ("end_turn", "max_tokens") and line["api_time"] > 0 and line["out"] > 0 for line in lines)
     assert [line["t"] for line in lines] == sorted(line["t"] for line in lines)
     for one, next_one in zip(lines[:3], lines[1:4]):  # a turn begins with the one before it
-        assert blocks(next_one)[:len(blocks(one))] == blocks(one)
+        whole = one["in"] // 64
+        assert blocks(next_one)[:whole] == blocks(one)[:whole]
     shared = os.path.commonprefix([blocks(lines[0]), blocks(lines[4])])  # system text, and no more
     assert 0 < lines[4]["head"] // 64 <= len(shared) < len(blocks(lines[0]))
     done = subprocess.run([servers.hearth_path(), "replay", trace, "--json"], capture_output=True, text=True, timeout=60)
@@ -85,15 +91,17 @@ def test_it_has_no_text(tmp_path):
         with recording(server, trace, "--limit", 2) as process:
             with httpx.stream("GET", f"http://127.0.0.1:{server.port}/record", timeout=60) as stream:
                 lines = stream.iter_lines()
-                assert next(lines) == ""
+                assert "server" in json.loads(next(lines))
                 converse(server, 2, "ships")
                 sent = [next(lines), next(lines)]
             process.wait(timeout=30)
         assert read(trace)
     for text in (trace.read_text(), *sent):
         assert not any(word in text.lower() for word in ("zebulon", "zanzibar", "ships", "secret"))
-    assert {key for line in read(trace) for key in line} == {"t", "in", "out", "stop", "api_time", "head", "blocks"}
-    assert set(json.loads(sent[0])) == {"t", "in", "out", "stop", "api_time", "head", "digests"}
+    assert {key for line in read(trace) for key in line} == {
+        "t", "in", "out", "stop", "api_time", "head", "served", "blocks"}
+    assert set(json.loads(sent[0])) == {
+        "t", "in", "out", "stop", "api_time", "head", "served", "digests"}
 
 
 def test_calls_are_told(tmp_path):
@@ -130,6 +138,7 @@ def test_ends(tmp_path):
     with serve(*SIM) as server:
         with recording(server) as process:
             converse(server, 2, "ships")
+            assert "server" in json.loads(process.stdout.readline())
             assert all(json.loads(process.stdout.readline())["in"] > 0 for _ in range(2))
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=30)
@@ -141,4 +150,18 @@ def test_ends(tmp_path):
         with recording(server) as process:
             server.stop()
             out, said = process.communicate(timeout=30)
-            assert process.returncode == 1 and "the server has ended the recording" in said and out == ""
+            assert process.returncode == 1 and "the server has ended the recording" in said
+            assert list(json.loads(out)) == ["server"]
+
+
+def test_blocks_of_another_size(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    with serve(*SIM) as server:
+        for block in (0, 3, 128, "x"):
+            refused = httpx.get(f"http://127.0.0.1:{server.port}/record?block={block}", timeout=10)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "block"
+        with recording(server, trace, "--limit", 1, "--block", 16) as process:
+            converse(server, 1, "ships")
+            process.wait(timeout=30)
+    line, = read(trace)
+    assert line["block"] == 16 and len(blocks(line)) >= line["in"] // 16
