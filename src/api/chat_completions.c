@@ -10,11 +10,11 @@
 
 /* logprobs: true, with up to 20 alternatives per token by top_logprobs. */
 static bool read_logprobs(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
-    const json_t *wanted = hearth_api_json_get(body, "logprobs");
+    const json_t *wanted;
     const json_t *top = hearth_api_json_get(body, "top_logprobs");
     int64_t count = 0;
-    if (wanted != NULL && !json_is_boolean(wanted)) {
-        return hearth_api_fail(error, 400, "invalid_type", "logprobs", "logprobs must be true or false");
+    if (!hearth_field_get(body, "logprobs", HEARTH_FIELD_SWITCH, &wanted, error)) {
+        return false;
     }
     if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
         return hearth_api_fail(error, 400, "invalid_value", "top_logprobs",

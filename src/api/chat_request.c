@@ -33,10 +33,9 @@ static bool read_continuation(const json_t *value, enum hearth_api_continues *co
 }
 
 static bool read_ending(const json_t *body, struct hearth_api_parsed *out, struct hearth_api_error *error) {
-    const json_t *prompted = hearth_api_json_get(body, "add_generation_prompt");
-    if (prompted != NULL && !json_is_boolean(prompted)) {
-        return hearth_api_fail(error, 400, "invalid_type", "add_generation_prompt",
-                               "add_generation_prompt must be true or false");
+    const json_t *prompted;
+    if (!hearth_field_get(body, "add_generation_prompt", HEARTH_FIELD_SWITCH, &prompted, error)) {
+        return false;
     }
     if (prompted != NULL) {
         out->prompted = json_is_true(prompted) ? HEARTH_CONTINUES_YES : HEARTH_CONTINUES_NO;

@@ -31,6 +31,17 @@ bool hearth_api_json_token(const struct hearth_api *api, const json_t *value, he
     return true;
 }
 
+bool hearth_field_get(const json_t *object, const char *name, enum hearth_field_kind kind, const json_t **out,
+                      struct hearth_api_error *error) {
+    static const char *const kinds[] = {"a string", "true or false", "an object", "a number"};
+    const json_t *value = hearth_api_json_get(object, name);
+    const bool is_kind[] = {json_is_string(value), json_is_boolean(value), json_is_object(value),
+                            json_is_number(value)};
+    *out = value;
+    return value == NULL || is_kind[kind] ||
+           hearth_api_fail(error, 400, "invalid_type", name, "%s must be %s", name, kinds[kind]);
+}
+
 static bool fail_range(const struct hearth_field *field, struct hearth_api_error *error) {
     return hearth_api_fail(error, 400, "invalid_value", field->name, "%s must be %s %g and at most %.12g", field->name,
                            field->above_min ? "above" : "at least", field->min, field->max);
@@ -81,14 +92,12 @@ bool hearth_fields_read(const json_t *object, const struct hearth_field *fields,
     return true;
 }
 
-bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error) {
+bool hearth_metadata_check(const json_t *body, struct hearth_api_error *error) {
     const char *key;
     json_t *value;
-    if (metadata == NULL) {
-        return true;
-    }
-    if (!json_is_object(metadata)) {
-        return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata must be an object");
+    const json_t *metadata;
+    if (!hearth_field_get(body, "metadata", HEARTH_FIELD_OBJECT, &metadata, error)) {
+        return false;
     }
     if (json_object_size(metadata) > 16) {
         return hearth_api_fail(error, 400, "object_above_max_properties", "metadata",
@@ -120,7 +129,7 @@ const char *hearth_fields_code(const json_t *value) {
 bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hearth_api_error *error) {
     json_t *metadata = hearth_api_json_get(body, "metadata");
     out->len = 0;
-    return hearth_metadata_check(metadata, error) &&
+    return hearth_metadata_check(body, error) &&
            (metadata == NULL || hearth_api_json_write(json_incref(metadata), out) || hearth_api_fail_nomem(error));
 }
 

@@ -52,9 +52,6 @@ static bool read_json_schema(const json_t *format, struct hearth_api_chat_option
 static bool read_format(const json_t *format, struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     const json_t *type = hearth_api_json_get(format, "type");
     const char *word = json_string_value(type);
-    if (!json_is_object(format)) {
-        return hearth_api_fail(error, 400, "invalid_type", "response_format", "response_format must be an object");
-    }
     if (word == NULL) {
         return hearth_api_fail(error, 400, hearth_fields_code(type), "response_format.type",
                                "response_format.type must be a string");
@@ -82,9 +79,6 @@ static bool read_format(const json_t *format, struct hearth_api_chat_options *op
 static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *options,
                          struct hearth_api_error *error) {
     const char *text = json_string_value(grammar);
-    if (text == NULL) {
-        return hearth_api_fail(error, 400, "invalid_type", "grammar", "grammar must be a string");
-    }
     if (strlen(text) != json_string_length(grammar)) {
         return hearth_api_fail(error, 400, "invalid_value", "grammar", "the grammar holds a NUL character");
     }
@@ -104,11 +98,11 @@ static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *
 
 bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_options *options,
                                  struct hearth_api_error *error) {
-    const json_t *format = hearth_api_json_get(body, "response_format");
-    const json_t *schema = hearth_api_json_get(body, "json_schema");
-    const json_t *grammar = hearth_api_json_get(body, "grammar");
-    return (format == NULL || read_format(format, options, error)) &&
+    const json_t *format, *grammar, *schema = hearth_api_json_get(body, "json_schema");
+    return hearth_field_get(body, "response_format", HEARTH_FIELD_OBJECT, &format, error) &&
+           (format == NULL || read_format(format, options, error)) &&
            (schema == NULL || set_schema(schema, "json_schema", options, error)) &&
+           hearth_field_get(body, "grammar", HEARTH_FIELD_TEXT, &grammar, error) &&
            (grammar == NULL || read_grammar(grammar, options, error));
 }
 
@@ -118,13 +112,12 @@ bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_opti
  * request like the other names that it has. */
 static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
-    json_t *own = hearth_api_json_get(body, "chat_template_kwargs");
-    if (own != NULL && !json_is_object(own)) {
-        return hearth_api_fail(error, 400, "invalid_type", "chat_template_kwargs",
-                               "chat_template_kwargs must be an object");
+    const json_t *own;
+    if (!hearth_field_get(body, "chat_template_kwargs", HEARTH_FIELD_OBJECT, &own, error)) {
+        return false;
     }
     options->kwargs = api->template_kwargs != NULL ? json_deep_copy(api->template_kwargs) : json_object();
-    if (options->kwargs == NULL || (own != NULL && json_object_update(options->kwargs, own) < 0)) {
+    if (options->kwargs == NULL || (own != NULL && json_object_update(options->kwargs, (json_t *)(uintptr_t)own) < 0)) {
         return hearth_api_fail_nomem(error);
     }
     const json_t *thinking = hearth_api_json_get(options->kwargs, "enable_thinking");

@@ -39,23 +39,19 @@ static const struct hearth_field fields[] = {
     {"cache_prompt", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(cache)},
 };
 
-enum json_kind { KIND_STRING, KIND_BOOL, KIND_OBJECT };
-
 static const struct {
     const char *name;
-    enum json_kind kind;
+    enum hearth_field_kind kind;
 } ignored[] = {
-    {"model", KIND_STRING},
-    {"user", KIND_STRING},
-    {"prompt_cache_key", KIND_STRING},
-    {"safety_identifier", KIND_STRING},
-    {"service_tier", KIND_STRING},
-    {"metadata", KIND_OBJECT},
-    {"store", KIND_BOOL},
-    {"parallel_tool_calls", KIND_BOOL},
+    {"model", HEARTH_FIELD_TEXT},
+    {"user", HEARTH_FIELD_TEXT},
+    {"prompt_cache_key", HEARTH_FIELD_TEXT},
+    {"safety_identifier", HEARTH_FIELD_TEXT},
+    {"service_tier", HEARTH_FIELD_TEXT},
+    {"metadata", HEARTH_FIELD_OBJECT},
+    {"store", HEARTH_FIELD_SWITCH},
+    {"parallel_tool_calls", HEARTH_FIELD_SWITCH},
 };
-
-static const char *const kind_names[] = {"a string", "true or false", "an object"};
 
 /* `allowed`: values, each with a space behind it, that ask for nothing; "[]" stands for an empty array, "{}" for an
  * empty object, "text" also for {"type": "text"} and ["text"]. `plain`: only in plain completions. */
@@ -115,13 +111,9 @@ bool hearth_generation_check_supported(const json_t *body, bool plain, struct he
 
 static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
-        const json_t *value = hearth_api_json_get(body, ignored[i].name);
-        bool typed = value == NULL || (ignored[i].kind == KIND_STRING && json_is_string(value)) ||
-                     (ignored[i].kind == KIND_BOOL && json_is_boolean(value)) ||
-                     (ignored[i].kind == KIND_OBJECT && json_is_object(value));
-        if (!typed) {
-            return hearth_api_fail(error, 400, "invalid_type", ignored[i].name, "%s must be %s", ignored[i].name,
-                                   kind_names[ignored[i].kind]);
+        const json_t *value;
+        if (!hearth_field_get(body, ignored[i].name, ignored[i].kind, &value, error)) {
+            return false;
         }
     }
     return true;
@@ -283,11 +275,9 @@ static bool read_stream_options(const json_t *body, struct hearth_generation *ge
                                 struct hearth_api_error *error) {
     static const struct hearth_field option[] = {
         {"include_usage", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(include_usage)}};
-    const json_t *options = hearth_api_json_get(body, "stream_options");
-    if (options != NULL && !json_is_object(options)) {
-        return hearth_api_fail(error, 400, "invalid_type", "stream_options", "stream_options must be an object");
-    }
-    return options == NULL || hearth_fields_read(options, option, 1, generation, error);
+    const json_t *options;
+    return hearth_field_get(body, "stream_options", HEARTH_FIELD_OBJECT, &options, error) &&
+           hearth_fields_read(options, option, 1, generation, error);
 }
 
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,

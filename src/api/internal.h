@@ -328,14 +328,19 @@ struct hearth_field {
     size_t offset;
 };
 
-/* metadata: at most 16 pairs of strings. NULL is allowed. */
-bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error);
+/* A body's metadata: none, or at most 16 pairs of strings. */
+bool hearth_metadata_check(const json_t *body, struct hearth_api_error *error);
 /* That of a body, as a session has it; and back, an object in any case. */
 bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hearth_api_error *error);
 json_t *hearth_metadata_json(const struct hearth_buf *text);
 /* Reads fields of `object` into the struct at `out`. What is absent or null is left as it is. */
 bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
                         struct hearth_api_error *error);
+/* A member of `object` that must be of a kind if it is there: *out is NULL where it is absent or null. False: it is
+ * something else, and the error says "NAME must be KIND". */
+enum hearth_field_kind { HEARTH_FIELD_TEXT, HEARTH_FIELD_SWITCH, HEARTH_FIELD_OBJECT, HEARTH_FIELD_NUMBER };
+bool hearth_field_get(const json_t *object, const char *name, enum hearth_field_kind kind, const json_t **out,
+                      struct hearth_api_error *error);
 /* The code of an error about a value that is missing, or of another type than it should be. */
 const char *hearth_fields_code(const json_t *value);
 /* An integer (1.0 is one too). False: it is none, or has no place in 64 bits. */

@@ -43,12 +43,12 @@ void hearth_salt_secret(const struct hearth_api *api, uint8_t out[32]) {
 }
 
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error) {
-    const json_t *value = hearth_api_json_get(body, "cache_salt");
+    const json_t *value;
+    if (!hearth_field_get(body, "cache_salt", HEARTH_FIELD_TEXT, &value, error)) {
+        return false;
+    }
     if (value == NULL) {
         return true;
-    }
-    if (!json_is_string(value)) {
-        return hearth_api_fail(error, 400, "invalid_type", "cache_salt", "cache_salt must be a string");
     }
     if (json_string_length(value) == 0) {
         return hearth_api_fail(error, 400, "invalid_value", "cache_salt", "cache_salt must not be empty");

@@ -65,7 +65,7 @@ static bool read_priority_header(struct hearth_job *job, const char *text, enum 
 }
 
 /* What OpenAI's API and Anthropic's call tiers. */
-static bool read_tier(struct hearth_job *job, const json_t *value, enum hearth_class *out) {
+static bool read_tier(struct hearth_job *job, const char *word, enum hearth_class *out) {
     static const struct {
         const char *word;
         enum hearth_class priority;
@@ -73,10 +73,6 @@ static bool read_tier(struct hearth_job *job, const json_t *value, enum hearth_c
     } tiers[] = {{"auto", HEARTH_CLASS_INTERACTIVE, false},    {"default", HEARTH_CLASS_INTERACTIVE, false},
                  {"priority", HEARTH_CLASS_INTERACTIVE, true}, {"scale", HEARTH_CLASS_INTERACTIVE, true},
                  {"flex", HEARTH_CLASS_BACKGROUND, true},      {"standard_only", HEARTH_CLASS_INTERACTIVE, false}};
-    const char *word = json_string_value(value);
-    if (word == NULL) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "service_tier", "service_tier must be a string");
-    }
     for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++) {
         if (strcmp(tiers[i].word, word) == 0) {
             *out = tiers[i].asks ? tiers[i].priority : *out;
@@ -89,11 +85,12 @@ static bool read_tier(struct hearth_job *job, const json_t *value, enum hearth_c
 }
 
 static bool read_class(struct hearth_job *job, const json_t *body) {
-    const json_t *priority = hearth_api_json_get(body, "priority"), *tier = hearth_api_json_get(body, "service_tier");
+    const json_t *priority = hearth_api_json_get(body, "priority"), *tier;
     const enum hearth_class highest = job->caller.highest;
     enum hearth_class asked =
         json_is_true(hearth_api_json_get(body, "background")) ? HEARTH_CLASS_BACKGROUND : HEARTH_CLASS_INTERACTIVE;
-    if ((tier != NULL && !read_tier(job, tier, &asked)) ||
+    if (!hearth_field_get(body, "service_tier", HEARTH_FIELD_TEXT, &tier, &job->error) ||
+        (tier != NULL && !read_tier(job, json_string_value(tier), &asked)) ||
         (job->priority_header[0] != '\0' && !read_priority_header(job, job->priority_header, &asked)) ||
         (priority != NULL && !read_priority(job, priority, &asked))) {
         return false;
@@ -111,9 +108,9 @@ static void shorten(struct hearth_job *job, double ms) {
 
 static bool read_deadline(struct hearth_job *job, const json_t *body) {
     static const char *const headers[] = {"X-Request-Deadline-Ms", "X-Envoy-Expected-Rq-Timeout-Ms"};
-    const json_t *value = hearth_api_json_get(body, "deadline_ms");
-    if (value != NULL && !json_is_number(value)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "deadline_ms", "deadline_ms must be a number");
+    const json_t *value;
+    if (!hearth_field_get(body, "deadline_ms", HEARTH_FIELD_NUMBER, &value, &job->error)) {
+        return false;
     }
     if (value != NULL && json_number_value(value) <= 0) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "deadline_ms", "deadline_ms must be above 0");

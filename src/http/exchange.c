@@ -119,10 +119,6 @@ const char *hearth_http_query(const struct hearth_http_exchange *exchange) {
     return exchange->query;
 }
 
-bool hearth_http_is_local(const struct hearth_http_exchange *exchange) {
-    return exchange->conn->server->unix_path != NULL;
-}
-
 bool hearth_http_is_head(const struct hearth_http_exchange *exchange) {
     return exchange->head_only;
 }

@@ -161,8 +161,6 @@ const char *hearth_http_header(const struct hearth_http_exchange *exchange, cons
 void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out);
 /* Gives back `bytes` of bodies that were taken and are freed now. */
 void hearth_http_body_freed(struct hearth_http_server *server, size_t bytes);
-/* Whether the request came over a socket in the file system: from a process of this machine that may open it. */
-bool hearth_http_is_local(const struct hearth_http_exchange *exchange);
 /* Whether the answer's body is left out. */
 bool hearth_http_is_head(const struct hearth_http_exchange *exchange);
 /* Bytes of the answer that wait for their reader. */

@@ -176,7 +176,6 @@ int hearth_line_read(struct hearth_session_store *store, struct hearth_digest ow
 struct put {
     int64_t owner, model, config, session;
     struct store_row parent, there; /* ids are 0 where there is none */
-    struct hearth_digest session_key;
     bool moves_head;
 };
 

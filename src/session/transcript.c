@@ -43,10 +43,6 @@ static bool same_root(const struct hearth_transcript_root *a, const struct heart
     return hearth_digest_equal(a->tools, b->tools) && hearth_digest_equal(a->arguments, b->arguments);
 }
 
-static struct hearth_said said_of(const struct hearth_message *message) {
-    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
-}
-
 /* What the client sent may stand for what was sampled. */
 static bool stands_for(const struct hearth_message *sent, const struct hearth_message *ours, bool ids) {
     if (!hearth_message_equal(sent, ours) || sent->call_count != ours->call_count) {
@@ -291,11 +287,7 @@ static size_t end_of_reply(const struct prompt_walk *walk, const struct reply *r
         reads = reads_as(walk, reply, begin, end, plain);
     }
     free(plain);
-    if (reads) {
-        return end - 1;
-    }
-    walk->transcripts->stats.replies_lost++;
-    return 0;
+    return reads ? end - 1 : 0;
 }
 
 /* A reply of the history in a print that is new. */
@@ -309,7 +301,6 @@ static struct text_node *new_print(struct prompt_walk *walk) {
             if (node != NULL) {
                 node->print_of = reply->id;
                 reply->variants[reply->variant_count++] = node->len;
-                walk->transcripts->stats.replies_found++;
             }
             return node;
         }
@@ -440,192 +431,7 @@ static bool add_pieces(struct prompt_walk *walk) {
     return true;
 }
 
-/* ---- forks: where a prompt leaves what was known; for receipts, nothing is decided by it ---- */
-
-void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork) {
-    free(fork->said);
-    free(fork->then);
-    free(fork->stretches);
-    fork->stretches = NULL;
-    fork->stretch_count = 0;
-    fork->said = NULL;
-    fork->then = NULL;
-    fork->said_count = fork->then_len = 0;
-}
-
-static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
-    size_t n = na < nb ? na : nb, i = 0;
-    while (i < n && a[i] == b[i]) {
-        i++;
-    }
-    return i;
-}
-
-/* Whole characters, from the beginning of one on, without guards. */
-static void excerpt(char *out, size_t cap, const char *text, size_t len) {
-    struct hearth_buf repaired = {0};
-    char plain[sizeof((struct hearth_transcript_fork *)NULL)->before];
-    len = len < cap / 2 ? len : cap / 2;
-    memcpy(plain, text, len);
-    len = hearth_utf8_complete(plain, hearth_guards_strip(plain, len));
-    out[0] = '\0';
-    if (hearth_utf8_append(&repaired, plain, len) && repaired.len < cap) {
-        memcpy(out, repaired.data, repaired.len);
-        out[repaired.len] = '\0';
-    }
-    hearth_buf_finish(&repaired);
-}
-
-static struct text_node *last_child(struct hearth_transcripts *transcripts, struct text_node *node) {
-    if (node->child == NULL) {
-        hearth_transcript_load_children(transcripts, node, 1);
-    }
-    return node->child;
-}
-
-/* Appends the text of a path: a node and, from there, always the child used last. What is not in memory is loaded for
- * the first ENOUGH bytes only. */
-static bool path_text(struct hearth_transcripts *transcripts, struct text_node *node, struct hearth_buf *out) {
-    enum { ENOUGH = 4096 };
-    const size_t end = out->len + node->len + ENOUGH;
-    for (; node != NULL; node = out->len < end ? last_child(transcripts, node) : node->child) {
-        if (!hearth_buf_append(out, node->text, node->len)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
- * a reply. `*through` is the child, or the node itself for a reply. */
-static bool nearest(struct hearth_transcripts *transcripts, struct text_node *node, const char *now, size_t left,
-                    struct hearth_buf *out, struct text_node **through, const struct reply **said) {
-    enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
-    struct text_node *best = NULL;
-    size_t longest = 0, compared = 0;
-    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
-    for (struct text_node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
-        size_t common = common_bytes(child->text, child->len, now, left);
-        if (best == NULL || common > longest) {
-            best = child;
-            longest = common;
-        }
-    }
-    const struct reply *reply = node->replies;
-    *through = best != NULL ? best : node;
-    *said = NULL;
-    if (reply != NULL) {
-        struct hearth_buf text = {0};
-        bool ok = hearth_buf_append(&text, reply->head, reply->head_len) &&
-                  hearth_buf_append(&text, reply->raw, reply->raw_len);
-        if (ok && (best == NULL || common_bytes((const char *)text.data, text.len, now, left) > longest)) {
-            *through = node;
-            *said = reply;
-            *out = text;
-            return true;
-        }
-        hearth_buf_finish(&text);
-    }
-    return best == NULL || path_text(transcripts, best, out);
-}
-
-/* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
-static void copy_record(struct hearth_transcripts *transcripts, struct text_node *node, const struct reply *reply,
-                        struct hearth_transcript_fork *fork) {
-    hearth_transcript_load_record(transcripts, node);
-    while (node->said == NULL && last_child(transcripts, node) != NULL) {
-        node = node->child;
-        hearth_transcript_load_record(transcripts, node);
-    }
-    /* A later turn's record tells more: what came behind the place where they part. */
-    for (struct text_node *later = node; later != NULL && reply == NULL; later = later->child) {
-        node = later->said != NULL ? later : node;
-    }
-    fork->root = node->root;
-    fork->said = node->said_count > 0 ? malloc((node->said_count + 1) * sizeof *fork->said) : NULL;
-    if (fork->said == NULL) {
-        return;
-    }
-    memcpy(fork->said, node->said, node->said_count * sizeof *fork->said);
-    fork->said_count = node->said_count;
-    if (reply != NULL) {
-        fork->said[fork->said_count++] = said_of(reply->message);
-    }
-}
-
-/* What stood there from `common` on is the earlier prompt's; `then` is taken. */
-static void set_fork(const struct prompt_walk *walk, size_t offset, struct hearth_buf *then, size_t common,
-                     struct text_node *through, const struct reply *reply) {
-    struct hearth_transcript_fork *fork = &walk->result->fork;
-    fork->known = true;
-    fork->offset = offset;
-    excerpt(fork->before, sizeof fork->before, (const char *)then->data + common, then->len - common);
-    excerpt(fork->after, sizeof fork->after, walk->prompt->text + offset, walk->prompt->len - offset);
-    copy_record(walk->transcripts, through, reply, fork);
-    /* A record that the archive has lost explains nothing. */
-    fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
-    fork->then_len = then->len - common;
-    memmove(then->data, then->data + common, fork->then_len);
-    fork->then = (char *)hearth_buf_take(then);
-}
-
-/* Bytes that are the same in both, in whole characters. */
-static size_t common_text(const struct hearth_buf *then, const char *now, size_t left) {
-    size_t common = common_bytes((const char *)then->data, then->len, now, left);
-    while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
-        common--;
-    }
-    return common;
-}
-
-/* The earlier prompt of the same conversation, where this one parts from it. False: it does not, or none is known. */
-static bool find_own_fork(const struct prompt_walk *walk) {
-    struct hearth_transcripts *transcripts = walk->transcripts;
-    struct hearth_transcript_fork *fork = &walk->result->fork;
-    struct text_node *past = hearth_transcript_past(transcripts, walk->prompt);
-    struct hearth_buf then = {0};
-    size_t from;
-    bool parts = past != NULL && hearth_transcript_past_parts(past, walk->at, walk->pos, &from, &then);
-    const size_t common = parts ? common_text(&then, walk->prompt->text + from, walk->prompt->len - from) : 0;
-    parts = parts && common < then.len && from + common < walk->prompt->len;
-    if (parts) {
-        const struct reply *reply = past->child == NULL ? past->replies : NULL;
-        parts = reply == NULL ? past->child == NULL || path_text(transcripts, past->child, &then)
-                              : hearth_buf_append(&then, reply->head, reply->head_len) &&
-                                    hearth_buf_append(&then, reply->raw, reply->raw_len);
-        fork->own = parts;
-    }
-    if (parts) {
-        const size_t offset = from + common;
-        set_fork(walk, offset, &then, common, past, past->child == NULL ? past->replies : NULL);
-        fork->reach = fork->reach > offset ? fork->reach : offset;
-    }
-    hearth_buf_finish(&then);
-    return parts;
-}
-
-/* The walk has ended in front of text that is new here. */
-static void find_fork(const struct prompt_walk *walk) {
-    struct hearth_transcript_fork *fork = &walk->result->fork;
-    const char *now = walk->prompt->text + walk->pos;
-    size_t left = walk->prompt->len - walk->pos;
-    struct text_node *through;
-    const struct reply *reply;
-    struct hearth_buf then = {0};
-    if (left > 0 && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply)) {
-        const size_t common = common_text(&then, now, left);
-        fork->reach = walk->pos + common;
-        /* A reply's text that goes on where the reply had ended is another text, too. */
-        bool longer = common == then.len && reply != NULL &&
-                      !hearth_specials_ends(walk->transcripts->specials, now, left, common);
-        const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
-        if (leaves && !find_own_fork(walk)) {
-            fork->own = walk->prompt->names_previous;
-            set_fork(walk, walk->pos + common, &then, common, through, reply);
-        }
-    }
-    hearth_buf_finish(&then);
-}
+/* ---- what a fork says of tokens, after everything is tokenised ---- */
 
 /* Without memory there are none. */
 static void note_stretches(const struct prompt_walk *walk) {
@@ -639,24 +445,6 @@ static void note_stretches(const struct prompt_walk *walk) {
         fork->stretches[n] = (struct hearth_transcript_stretch){walk->prompt->len, walk->result->tokens.n};
         fork->stretch_count = n + 1;
     }
-}
-
-double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, size_t offset) {
-    const struct hearth_transcript_stretch *all = fork->stretches;
-    size_t i = 0;
-    while (i + 1 < fork->stretch_count && all[i + 1].offset <= offset) {
-        i++;
-    }
-    if (i + 1 >= fork->stretch_count) {
-        return fork->stretch_count > 0 ? (double)all[i].token : (double)fork->token;
-    }
-    struct hearth_transcript_stretch from = all[i], to = all[i + 1];
-    if (fork->reach >= from.offset && fork->reach < to.offset && fork->reach <= offset) {
-        from = (struct hearth_transcript_stretch){fork->reach, (size_t)fork->token};
-    }
-    const size_t into = offset > from.offset ? offset - from.offset : 0;
-    const double bytes = (double)(to.offset - from.offset), tokens = (double)to.token - (double)from.token;
-    return (double)from.token + (bytes > 0 ? tokens * (double)into / bytes : 0);
 }
 
 /* The token of the prompt that a byte of what was new is in; after everything is tokenised. */
@@ -707,7 +495,7 @@ static void record(const struct prompt_walk *walk) {
         return; /* a later diagnosis will say less */
     }
     for (size_t i = 0; i < prompt->message_count; i++) {
-        said[i] = said_of(prompt->messages[i]);
+        said[i] = hearth_transcript_said_of(prompt->messages[i]);
     }
     hearth_transcript_record(walk->transcripts, walk->at, prompt->root, said, prompt->message_count);
 }
@@ -743,7 +531,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
         err = HEARTH_ERR_NOMEM;
     }
     if (err == HEARTH_OK) {
-        find_fork(&walk);
+        hearth_transcript_find_fork(transcripts, prompt, walk.at, walk.pos, &result->fork);
     }
     walk.at->pins++;
     struct text_node *pinned = walk.at;
@@ -832,90 +620,5 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
         hearth_transcript_free_reply(reply);
     }
     hearth_transcript_evict(transcripts);
-    pthread_mutex_unlock(&transcripts->mutex);
-}
-
-/* ---- deleting ----
- *
- * A conversation is known by its exact tokens. They lead through the tree: at each node to the child whose tokens come
- * next, at the end to a reply. From there it goes back up: replies of the path go, then nodes on which nothing else
- * hangs, until a node is shared, pinned, or within what is to stay. */
-
-#define CHILDREN_MAX 65536 /* of one node that are compared */
-
-/* The tokens, and how far they go. */
-struct path {
-    const hearth_token *tokens;
-    size_t count, shared;
-};
-
-static bool comes_next(const struct path *path, size_t at, const hearth_token *tokens, size_t count) {
-    return count > 0 && count <= path->count - at && memcmp(path->tokens + at, tokens, count * sizeof *tokens) == 0;
-}
-
-static struct text_node *next_node(struct hearth_transcripts *transcripts, const struct path *path,
-                                   struct text_node *node, size_t at) {
-    for (int loaded = 0; loaded < 2; loaded++) {
-        for (struct text_node *child = node->child; child != NULL; child = child->next) {
-            if (comes_next(path, at, child->tokens, child->token_count)) {
-                return child;
-            }
-        }
-        if (loaded == 0) {
-            hearth_transcript_load_children(transcripts, node, CHILDREN_MAX);
-        }
-    }
-    return NULL;
-}
-
-/* Replies to prompts that end a little behind a node, as far as they are of the path and not shared. */
-static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node,
-                         size_t at) {
-    for (struct reply *reply = node->replies, *next; reply != NULL; reply = next) {
-        const size_t count = reply->head_tokens + reply->sampled;
-        next = reply->next;
-        if (comes_next(path, at, reply->tokens, count) && at + count > path->shared) {
-            hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_REPLY, reply->id);
-            hearth_transcript_drop_reply(transcripts, reply);
-        }
-    }
-}
-
-static bool may_go(struct hearth_transcripts *transcripts, const struct text_node *node, struct hearth_digest gone) {
-    return node->parent != NULL && !node->start && node->pins == 0 && node->replies == NULL &&
-           !hearth_transcript_has_children(transcripts, node, gone);
-}
-
-/* `at`: tokens up to the node's end. */
-static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node, size_t at) {
-    struct hearth_digest gone = {0, 0};
-    drop_replies(transcripts, path, node, at);
-    while (at > path->shared && may_go(transcripts, node, gone)) {
-        struct text_node *parent = node->parent;
-        at -= node->token_count;
-        gone = node->lru.link.key;
-        hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, gone);
-        hearth_transcript_drop_node(transcripts, node);
-        node = parent;
-        drop_replies(transcripts, path, node, at);
-    }
-}
-
-void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
-                               const hearth_token *tokens, size_t count, size_t keep_tokens) {
-    const struct path path = {tokens, count, keep_tokens};
-    pthread_mutex_lock(&transcripts->mutex);
-    struct text_node *node = hearth_transcript_start(transcripts, salt);
-    size_t at = 0;
-    for (struct text_node *next = node; next != NULL && at < count;) {
-        next = next_node(transcripts, &path, node, at);
-        if (next != NULL) {
-            at += next->token_count;
-            node = next;
-        }
-    }
-    if (node != NULL) {
-        go_up(transcripts, &path, node, at);
-    }
     pthread_mutex_unlock(&transcripts->mutex);
 }

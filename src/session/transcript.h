@@ -186,8 +186,6 @@ void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct he
 struct hearth_transcripts_stats {
     size_t nodes, replies, bytes;
     uint64_t evicted;                    /* nodes, since the start */
-    uint64_t replies_found;              /* replies that stood in a history, since the start */
-    uint64_t replies_lost;               /* of these, rendered as they stand: the template rewrote them */
     struct hearth_archive_stats archive; /* all zero without a path */
 };
 void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hearth_transcripts_stats *stats);

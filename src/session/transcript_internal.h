@@ -1,6 +1,6 @@
-/* Inside the transcripts: the tree. transcript.c walks it and takes out of it, transcript_tree.c has its nodes and
- * replies, transcript_archive.c loads and saves them, as transcript_pack.c writes them, transcript_past.c finds a
- * conversation's earlier prompt.
+/* Inside the transcripts: the tree. transcript.c walks it, transcript_tree.c has its nodes and replies,
+ * transcript_archive.c loads and saves them, as transcript_pack.c writes them, transcript_past.c finds a conversation's
+ * earlier prompt, transcript_fork.c says where a prompt leaves what was known, transcript_forget.c deletes.
  *
  * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
  * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from
@@ -86,6 +86,11 @@ struct hearth_transcript_place {
     struct hearth_transcript_root root;
 };
 
+/* What a record has of a message. */
+static inline struct hearth_said hearth_transcript_said_of(const struct hearth_message *message) {
+    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
+}
+
 /* ---- transcript_tree.c ---- */
 
 /* The child of `parent` with this text that is in memory, or NULL. */
@@ -156,6 +161,12 @@ struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
  * `*from`, with the text `then` from there on. False also when it does so before the text, or without memory. */
 bool hearth_transcript_past_parts(const struct text_node *past, const struct text_node *at, size_t pos, size_t *from,
                                   struct hearth_buf *then);
+
+/* ---- transcript_fork.c ---- */
+
+/* Tells of the place where a prompt leaves what was known: its walk has ended at a node, at byte `pos` of its text. */
+void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
+                                 struct text_node *at, size_t pos, struct hearth_transcript_fork *fork);
 
 /* ---- transcript_pack.c; false, NULL: out of memory, or not what was packed ---- */
 

@@ -63,7 +63,6 @@ struct hearth_file {
     struct hearth_file_id id;
     uint64_t bytes;   /* on disk: the size, rounded up to 4096 */
     int64_t stamp_us; /* modification time, Unix microseconds */
-    int64_t inode;
 };
 
 /* All files of a model with names of items (whatever they turn out to be), in no order; stops when `visit`

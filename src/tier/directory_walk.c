@@ -226,7 +226,6 @@ int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(vo
 void hearth_directory_describe(const struct stat *st, struct hearth_file *file) {
     file->bytes = ((uint64_t)st->st_size + 4095) / 4096 * 4096;
     file->stamp_us = (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000;
-    file->inode = (int64_t)st->st_ino;
 }
 
 static int walk_shard(struct hearth_directory *directory, struct hearth_model_id model, int shard,

@@ -20,13 +20,13 @@ static bool fail_type(struct hearth_api_error *error, const char *param, const c
 
 /* text.format, as response_format. */
 static bool put_format(const json_t *body, json_t *chat, struct hearth_api_error *error) {
-    const json_t *text = hearth_api_json_get(body, "text");
+    const json_t *text;
+    if (!hearth_field_get(body, "text", HEARTH_FIELD_OBJECT, &text, error)) {
+        return false;
+    }
     const json_t *format = hearth_api_json_get(text, "format");
     const json_t *type = hearth_api_json_get(format, "type");
     const char *word = json_string_value(type);
-    if (text != NULL && !json_is_object(text)) {
-        return fail_type(error, "text", "an object");
-    }
     if (format == NULL) {
         return true;
     }
@@ -146,12 +146,10 @@ static bool read_chat(const struct hearth_api *api, const json_t *body, struct h
 /* ---- what only responses have ---- */
 
 static bool read_bool(const json_t *body, const char *name, bool *out, struct hearth_api_error *error) {
-    const json_t *value = hearth_api_json_get(body, name);
-    if (value != NULL && !json_is_boolean(value)) {
-        return fail_type(error, name, "true or false");
-    }
+    const json_t *value;
+    const bool ok = hearth_field_get(body, name, HEARTH_FIELD_SWITCH, &value, error);
     *out = value != NULL ? json_is_true(value) : *out;
-    return true;
+    return ok;
 }
 
 static bool read_include(const json_t *body, struct hearth_response *response, struct hearth_generation *generation,
@@ -201,13 +199,13 @@ static bool read_caching(const json_t *body, struct hearth_generation *generatio
     } times[] = {{"24h", 86400}, {"12h", 43200},   {"1h", 3600},    {"30m", 1800},
                  {"5m", 300},    {"in_memory", 0}, {"in-memory", 0}};
     const json_t *retention = hearth_api_json_get(body, "prompt_cache_retention");
-    const json_t *options = hearth_api_json_get(body, "prompt_cache_options");
+    const json_t *options;
+    if (!hearth_field_get(body, "prompt_cache_options", HEARTH_FIELD_OBJECT, &options, error)) {
+        return false;
+    }
     const json_t *asked[] = {retention, hearth_api_json_get(options, "ttl")};
     static const char *const names[] = {"prompt_cache_retention", "prompt_cache_options"};
     int64_t longest = 0;
-    if (options != NULL && !json_is_object(options)) {
-        return fail_type(error, "prompt_cache_options", "an object");
-    }
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         const char *word = json_string_value(asked[i]);
         bool known = asked[i] == NULL;
@@ -245,8 +243,7 @@ static bool read_options(const struct hearth_job *job, const json_t *body, struc
     /* A key that may keep nothing need not say so. */
     response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
     if (!read_bool(body, "store", &response->stores, error) ||
-        !read_bool(body, "background", &response->background, error) ||
-        !hearth_metadata_check(hearth_api_json_get(body, "metadata"), error) ||
+        !read_bool(body, "background", &response->background, error) || !hearth_metadata_check(body, error) ||
         !read_include(body, response, generation, error) || !read_reasoning(body, response, error) ||
         !read_caching(body, generation, error)) {
         return false;
@@ -264,9 +261,9 @@ static bool read_options(const struct hearth_job *job, const json_t *body, struc
 
 static bool read_instructions(const struct hearth_api *api, const json_t *body, struct hearth_response *response,
                               struct hearth_api_error *error) {
-    const json_t *instructions = hearth_api_json_get(body, "instructions");
-    if (instructions != NULL && !json_is_string(instructions)) {
-        return fail_type(error, "instructions", "a string");
+    const json_t *instructions;
+    if (!hearth_field_get(body, "instructions", HEARTH_FIELD_TEXT, &instructions, error)) {
+        return false;
     }
     if (json_string_length(instructions) == 0) {
         return true;
@@ -286,11 +283,11 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
 
 /* What the request goes on from. */
 static bool read_past(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
-    const json_t *previous = hearth_api_json_get(body, "previous_response_id");
+    const json_t *previous;
     const json_t *conversation = hearth_api_json_get(body, "conversation");
     const json_t *name = json_is_object(conversation) ? hearth_api_json_get(conversation, "id") : conversation;
-    if (previous != NULL && !json_is_string(previous)) {
-        return fail_type(error, "previous_response_id", "a string");
+    if (!hearth_field_get(body, "previous_response_id", HEARTH_FIELD_TEXT, &previous, error)) {
+        return false;
     }
     if (conversation != NULL && !json_is_string(name)) {
         return fail_type(error, "conversation", "the id of a conversation, or an object with one");

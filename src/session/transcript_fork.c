@@ -1,0 +1,221 @@
+/* Forks: where a prompt leaves what was known. For receipts: nothing is decided by it.
+ *
+ * What a prompt is compared with is the earlier prompt of its own conversation (transcript_past.c) where one is known,
+ * else what goes along with its text for longest behind the node at which its walk has ended. */
+#include "base/utf8.h"
+#include "session/transcript_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork) {
+    free(fork->said);
+    free(fork->then);
+    free(fork->stretches);
+    fork->stretches = NULL;
+    fork->stretch_count = 0;
+    fork->said = NULL;
+    fork->then = NULL;
+    fork->said_count = fork->then_len = 0;
+}
+
+static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
+    size_t n = na < nb ? na : nb, i = 0;
+    while (i < n && a[i] == b[i]) {
+        i++;
+    }
+    return i;
+}
+
+/* Whole characters, from the beginning of one on, without guards. */
+static void excerpt(char *out, size_t cap, const char *text, size_t len) {
+    struct hearth_buf repaired = {0};
+    char plain[sizeof((struct hearth_transcript_fork *)NULL)->before];
+    len = len < cap / 2 ? len : cap / 2;
+    memcpy(plain, text, len);
+    len = hearth_utf8_complete(plain, hearth_guards_strip(plain, len));
+    out[0] = '\0';
+    if (hearth_utf8_append(&repaired, plain, len) && repaired.len < cap) {
+        memcpy(out, repaired.data, repaired.len);
+        out[repaired.len] = '\0';
+    }
+    hearth_buf_finish(&repaired);
+}
+
+static struct text_node *last_child(struct hearth_transcripts *transcripts, struct text_node *node) {
+    if (node->child == NULL) {
+        hearth_transcript_load_children(transcripts, node, 1);
+    }
+    return node->child;
+}
+
+/* Appends the text of a path: a node and, from there, always the child used last. What is not in memory is loaded for
+ * the first ENOUGH bytes only. */
+static bool path_text(struct hearth_transcripts *transcripts, struct text_node *node, struct hearth_buf *out) {
+    enum { ENOUGH = 4096 };
+    const size_t end = out->len + node->len + ENOUGH;
+    for (; node != NULL; node = out->len < end ? last_child(transcripts, node) : node->child) {
+        if (!hearth_buf_append(out, node->text, node->len)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
+ * a reply. `*through` is the child, or the node itself for a reply. */
+static bool nearest(struct hearth_transcripts *transcripts, struct text_node *node, const char *now, size_t left,
+                    struct hearth_buf *out, struct text_node **through, const struct reply **said) {
+    enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
+    struct text_node *best = NULL;
+    size_t longest = 0, compared = 0;
+    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
+    for (struct text_node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
+        size_t common = common_bytes(child->text, child->len, now, left);
+        if (best == NULL || common > longest) {
+            best = child;
+            longest = common;
+        }
+    }
+    const struct reply *reply = node->replies;
+    *through = best != NULL ? best : node;
+    *said = NULL;
+    if (reply != NULL) {
+        struct hearth_buf text = {0};
+        bool ok = hearth_buf_append(&text, reply->head, reply->head_len) &&
+                  hearth_buf_append(&text, reply->raw, reply->raw_len);
+        if (ok && (best == NULL || common_bytes((const char *)text.data, text.len, now, left) > longest)) {
+            *through = node;
+            *said = reply;
+            *out = text;
+            return true;
+        }
+        hearth_buf_finish(&text);
+    }
+    return best == NULL || path_text(transcripts, best, out);
+}
+
+/* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
+static void copy_record(struct hearth_transcripts *transcripts, struct text_node *node, const struct reply *reply,
+                        struct hearth_transcript_fork *fork) {
+    hearth_transcript_load_record(transcripts, node);
+    while (node->said == NULL && last_child(transcripts, node) != NULL) {
+        node = node->child;
+        hearth_transcript_load_record(transcripts, node);
+    }
+    /* A later turn's record tells more: what came behind the place where they part. */
+    for (struct text_node *later = node; later != NULL && reply == NULL; later = later->child) {
+        node = later->said != NULL ? later : node;
+    }
+    fork->root = node->root;
+    fork->said = node->said_count > 0 ? malloc((node->said_count + 1) * sizeof *fork->said) : NULL;
+    if (fork->said == NULL) {
+        return;
+    }
+    memcpy(fork->said, node->said, node->said_count * sizeof *fork->said);
+    fork->said_count = node->said_count;
+    if (reply != NULL) {
+        fork->said[fork->said_count++] = hearth_transcript_said_of(reply->message);
+    }
+}
+
+/* Where the walk of a prompt has ended, in front of text that is new there, and what is found out about it. */
+struct seeker {
+    struct hearth_transcripts *transcripts;
+    const struct hearth_transcript_prompt *prompt;
+    struct text_node *at;
+    size_t pos; /* byte of the prompt's text */
+    struct hearth_transcript_fork *fork;
+};
+
+/* What stood there from `common` on is the earlier prompt's; `then` is taken. */
+static void set_fork(const struct seeker *seeker, size_t offset, struct hearth_buf *then, size_t common,
+                     struct text_node *through, const struct reply *reply) {
+    struct hearth_transcript_fork *fork = seeker->fork;
+    fork->known = true;
+    fork->offset = offset;
+    excerpt(fork->before, sizeof fork->before, (const char *)then->data + common, then->len - common);
+    excerpt(fork->after, sizeof fork->after, seeker->prompt->text + offset, seeker->prompt->len - offset);
+    copy_record(seeker->transcripts, through, reply, fork);
+    /* A record that the archive has lost explains nothing. */
+    fork->known = fork->said != NULL || seeker->transcripts->archive == NULL;
+    fork->then_len = then->len - common;
+    memmove(then->data, then->data + common, fork->then_len);
+    fork->then = (char *)hearth_buf_take(then);
+}
+
+/* Bytes that are the same in both, in whole characters. */
+static size_t common_text(const struct hearth_buf *then, const char *now, size_t left) {
+    size_t common = common_bytes((const char *)then->data, then->len, now, left);
+    while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
+        common--;
+    }
+    return common;
+}
+
+/* The earlier prompt of the same conversation, where this one parts from it. False: it does not, or none is known. */
+static bool find_own_fork(const struct seeker *seeker) {
+    struct hearth_transcripts *transcripts = seeker->transcripts;
+    struct hearth_transcript_fork *fork = seeker->fork;
+    struct text_node *past = hearth_transcript_past(transcripts, seeker->prompt);
+    struct hearth_buf then = {0};
+    size_t from;
+    bool parts = past != NULL && hearth_transcript_past_parts(past, seeker->at, seeker->pos, &from, &then);
+    const size_t common = parts ? common_text(&then, seeker->prompt->text + from, seeker->prompt->len - from) : 0;
+    parts = parts && common < then.len && from + common < seeker->prompt->len;
+    if (parts) {
+        const struct reply *reply = past->child == NULL ? past->replies : NULL;
+        parts = reply == NULL ? past->child == NULL || path_text(transcripts, past->child, &then)
+                              : hearth_buf_append(&then, reply->head, reply->head_len) &&
+                                    hearth_buf_append(&then, reply->raw, reply->raw_len);
+        fork->own = parts;
+    }
+    if (parts) {
+        const size_t offset = from + common;
+        set_fork(seeker, offset, &then, common, past, past->child == NULL ? past->replies : NULL);
+        fork->reach = fork->reach > offset ? fork->reach : offset;
+    }
+    hearth_buf_finish(&then);
+    return parts;
+}
+
+void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
+                                 struct text_node *at, size_t pos, struct hearth_transcript_fork *fork) {
+    const struct seeker seeker = {transcripts, prompt, at, pos, fork};
+    const char *now = prompt->text + pos;
+    size_t left = prompt->len - pos;
+    struct text_node *through;
+    const struct reply *reply;
+    struct hearth_buf then = {0};
+    if (left > 0 && nearest(transcripts, at, now, left, &then, &through, &reply)) {
+        const size_t common = common_text(&then, now, left);
+        fork->reach = pos + common;
+        /* A reply's text that goes on where the reply had ended is another text, too. */
+        bool longer =
+            common == then.len && reply != NULL && !hearth_specials_ends(transcripts->specials, now, left, common);
+        const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
+        if (leaves && !find_own_fork(&seeker)) {
+            fork->own = prompt->names_previous;
+            set_fork(&seeker, pos + common, &then, common, through, reply);
+        }
+    }
+    hearth_buf_finish(&then);
+}
+
+double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, size_t offset) {
+    const struct hearth_transcript_stretch *all = fork->stretches;
+    size_t i = 0;
+    while (i + 1 < fork->stretch_count && all[i + 1].offset <= offset) {
+        i++;
+    }
+    if (i + 1 >= fork->stretch_count) {
+        return fork->stretch_count > 0 ? (double)all[i].token : (double)fork->token;
+    }
+    struct hearth_transcript_stretch from = all[i], to = all[i + 1];
+    if (fork->reach >= from.offset && fork->reach < to.offset && fork->reach <= offset) {
+        from = (struct hearth_transcript_stretch){fork->reach, (size_t)fork->token};
+    }
+    const size_t into = offset > from.offset ? offset - from.offset : 0;
+    const double bytes = (double)(to.offset - from.offset), tokens = (double)to.token - (double)from.token;
+    return (double)from.token + (bytes > 0 ? tokens * (double)into / bytes : 0);
+}
