@@ -27,6 +27,7 @@
 #include "http/server.h"
 #include "publish/kv_events.h"
 #include "sched/service.h"
+#include "session/db_pg.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -389,8 +390,9 @@ static enum hearth_chat_reasoning_format reasoning_format(const char *name) {
     return (enum hearth_chat_reasoning_format)i;
 }
 
-static void fill_chat(const struct hearth_options *options, const struct hearth_serve_disk *disk,
-                      struct hearth_api_params *params) {
+static void fill_chat(const struct server *server, struct hearth_api_params *params) {
+    const struct hearth_options *options = server->options;
+    const bool shared = hearth_db_is_pg(server->store_path); /* with the other boxes */
     params->keep_thinking = options->keep_thinking;
     params->idle_tokens = (uint32_t)options->idle_compute;
     params->idle_on_battery = options->idle_on_battery;
@@ -399,8 +401,8 @@ static void fill_chat(const struct hearth_options *options, const struct hearth_
     params->strip_lines = options->strip_line.v;
     params->strip_line_count = options->strip_line.n;
     params->transcript_bytes = (size_t)options->transcript_bytes;
-    params->transcripts_path = disk->transcripts;
-    params->transcripts_seal = disk->seal;
+    params->transcripts_path = shared ? server->store_path : server->disk.transcripts;
+    params->transcripts_seal = shared ? server->seal : server->disk.seal;
     params->reasoning_format = reasoning_format(options->reasoning_format);
     params->reasoning_budget = (int32_t)options->reasoning_budget;
     params->reasoning_budget_message = options->reasoning_budget_message;
@@ -463,7 +465,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.snapshot_interval = (uint32_t)options->snapshot_interval;
     params.cache_bytes = server->cache_bytes;
     params.page_tokens = (int32_t)server->options->page_tokens;
-    fill_chat(options, &server->disk, &params);
+    fill_chat(server, &params);
     params.template_kwargs = server->template_kwargs;
     const int err = hearth_api_create(&params, &server->api, msg);
     return hearth_serve_paths_name("--script", options->script, err, msg);

@@ -1,4 +1,5 @@
-/* The archive: transcripts in an SQLite database, so that they outlive the process.
+/* The archive: transcripts in an SQLite database, or on a PostgreSQL server that boxes share, so that they outlive the
+ * process.
  *
  * It knows rows, not trees: what a row means is told in transcript_archive.c.
  *
@@ -34,7 +35,7 @@
 struct hearth_archive;
 
 struct hearth_archive_params {
-    const char *path;               /* its directory exists; copied */
+    const char *path;               /* its directory exists; or a URL (session/db_pg.h). Copied */
     const struct hearth_seal *seal; /* borrowed; NULL: rows are not encrypted */
     uint64_t limit_bytes;           /* what was unused for longest goes when the database is larger */
 };

@@ -176,7 +176,8 @@ static int flush(struct hearth_db *db, int64_t until_us) {
 
 /* The result of what was sent; of several the last one, or the first that failed. */
 static int receive_last(struct hearth_db *db, bool sent, PGresult **out) {
-    const int64_t until_us = hearth_clock_us() + (int64_t)(db->busy_ms + LATER_MS) * 1000;
+    const int later_ms = db->busy_ms < LATER_MS ? db->busy_ms : LATER_MS;
+    const int64_t until_us = hearth_clock_us() + (int64_t)(db->busy_ms + later_ms) * 1000;
     PGresult *last = NULL;
     bool failed = false;
     *out = NULL;

@@ -14,7 +14,7 @@ from boxes import box, fails, reasons, refuses, respond, status_of, two
 from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import state_files, wait_until, wait_written
+from ondisk import Talk, computed, request, state_files, wait_until, wait_written
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)
@@ -57,6 +57,25 @@ def test_nothing_is_computed_again_where_state_is_shared_too(database, tmp_path)
             spent += usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"]
             new, known = new + usage["input_tokens"] - known, usage["input_tokens"]
             wait_until(lambda: running.client.metrics()["hearth_remote_queued_bytes"] == 0, "it is written")
+    assert spent <= 1.05 * new, (spent, new)
+
+
+@pytest.mark.skipif(not redis.PROGRAM, reason="Redis is not installed")
+def test_how_a_reply_was_sampled_is_known_on_every_box(server, database, tmp_path):
+    """Histories that clients send themselves, with replies as the last box printed them."""
+    talk, spent, new = Talk("wanders"), 0, 0
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(redis.Store(tmp_path))
+        boxes = two(stack, database, "--kv-remote", shared.url())
+        for number in range(8):
+            running, known = boxes[number % 2], talk.known_tokens
+            answer = request(running.client, talk.ask())
+            talk.hear(answer)
+            spent, new = spent + computed(answer), new + answer["usage"]["prompt_tokens"] - known
+            replies = [[str(number + 1)]]
+            wait_until(lambda: running.client.metrics()["hearth_remote_queued_bytes"] == 0, "its state is written")
+            wait_until(lambda: server.sql("SELECT count(*) FROM hearth_transcripts.replies", database.rpartition("/")[2]) == replies,
+                       "and its reply")
     assert spent <= 1.05 * new, (spent, new)
 
 

@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #include <glob.h>
+#include <libpq-fe.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,23 @@ static void count_warnings(void *user, enum hearth_log_level level, const char *
 }
 
 /* ---- opening ---- */
+
+bool on_server(void) {
+    return getenv("HEARTH_TEST_PG") != NULL;
+}
+
+int64_t server_sql(const char *text) {
+    PGconn *conn = PQconnectdb(getenv("HEARTH_TEST_PG"));
+    PQclear(PQexec(conn, "SET search_path = hearth_transcripts; SET client_min_messages = warning"));
+    PGresult *result = PQexec(conn, text);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK && PQresultStatus(result) != PGRES_TUPLES_OK) {
+        fail_msg("%s: %s", text, PQerrorMessage(conn));
+    }
+    const int64_t number = PQntuples(result) > 0 ? strtoll(PQgetvalue(result, 0, 0), NULL, 10) : 0;
+    PQclear(result);
+    PQfinish(conn);
+    return number;
+}
 
 struct hearth_transcripts *open_with(const char *at, const struct hearth_seal *seal, uint64_t path_bytes) {
     const struct hearth_transcripts_params params = {.engine = engine,
@@ -58,6 +76,10 @@ int set_up(void **state) {
     strcpy(directory, "/tmp/hearth-archive-XXXXXX");
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/transcripts.db", directory);
+    if (on_server()) {
+        snprintf(path, sizeof path, "%s", getenv("HEARTH_TEST_PG"));
+        (void)server_sql("DROP SCHEMA IF EXISTS hearth_transcripts CASCADE");
+    }
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_INFO);
     warnings = 0;
     memory_bytes = 4 << 20;

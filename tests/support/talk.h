@@ -25,6 +25,11 @@ extern atomic_int warnings;          /* lines logged as warnings or worse */
 extern size_t memory_bytes;          /* what transcripts are opened with */
 extern int reads_asked;              /* how often a text was asked for what it reads as */
 
+/* With HEARTH_TEST_PG, the URL of a PostgreSQL server (tests/client/postgres.py), the database is there, and tests that
+ * are about a file are skipped. */
+bool on_server(void);
+int64_t server_sql(const char *text); /* the first number that it gives */
+
 /* Fixture of every test. */
 int set_up(void **state);
 int tear_down(void **state);

@@ -31,8 +31,7 @@ static void a_reply_outlives_the_process(void **state) {
         close_checked(transcripts);
     }
     struct stat st;
-    assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_true(on_server() || (stat(path, &st) == 0 && (st.st_mode & 0777) == 0600));
     assert_int_equal(warnings, 0);
 }
 
@@ -108,11 +107,15 @@ static void what_is_lost_is_written_again(void **state) {
     struct hearth_transcripts *transcripts = open_plain();
     teach(transcripts, "one", "the first", no_salt);
     assert_true(hearth_transcripts_flush(transcripts, 20 * (int64_t)SECOND_US));
+    static const char all[] = "DELETE FROM nodes; DELETE FROM replies; DELETE FROM records";
     sqlite3 *db;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, "DELETE FROM nodes; DELETE FROM replies; DELETE FROM records", NULL, NULL, NULL),
-                     SQLITE_OK);
-    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    if (on_server()) {
+        (void)server_sql(all);
+    } else {
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, all, NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    }
     for (int i = 0; i < 2; i++) { /* the first time finds out */
         assert_known(ask_and_hear(transcripts, "one", "the first", no_salt, "more"), true);
         assert_true(hearth_transcripts_flush(transcripts, 20 * (int64_t)SECOND_US));
@@ -456,7 +459,7 @@ static void with_a_key_nothing_can_be_read(void **state) {
     assert_known(ask(transcripts, "a plain question", "an answer in clear words", no_salt), false);
     teach(transcripts, "a plain question", "an answer in clear words", no_salt);
     close_checked(transcripts);
-    assert_true(file_holds(path, "clear words"));
+    assert_true(on_server() || file_holds(path, "clear words"));
     transcripts = open_with(path, key, 0);
     assert_known(ask(transcripts, "a plain question", "an answer in clear words", no_salt), true);
     close_checked(transcripts);

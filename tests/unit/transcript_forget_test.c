@@ -38,6 +38,13 @@ static void forget(struct hearth_transcripts *transcripts, const char *question,
 /* True when the files of the database hold a text. */
 static bool is_written(const char *text) {
     char command[512];
+    if (on_server()) {
+        snprintf(command, sizeof command,
+                 "SELECT (SELECT count(*) FROM replies WHERE position('%s'::bytea IN body) > 0)"
+                 " + (SELECT count(*) FROM nodes WHERE position('%s'::bytea IN body) > 0)",
+                 text, text);
+        return server_sql(command) > 0;
+    }
     snprintf(command, sizeof command, "cat %s* | grep -q -a -F '%s'", path, text);
     return system(command) == 0;
 }
