@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "base/err.h"
 
-#include <stddef.h>
 #include <time.h>
 
 #define POLLS 256u

@@ -64,7 +64,7 @@ static bool sensible(const struct hearth_cache *cache, const struct hearth_recor
 
 /* ---- places ---- */
 
-/* The page that the path ends with becomes what the item is: longer. */
+/* The last page of the path grows to what the item holds. */
 static bool grow(struct hearth_cache *cache, struct hearth_path *path, const struct hearth_record *record) {
     struct hearth_page *page = path->pages[path->n - 1];
     struct hearth_blob *old;

@@ -204,7 +204,8 @@ static size_t state_bytes(const struct hearth_cache *cache, struct hearth_cache_
     return (size_t)(page->p0 + page->len - item->copy.p0) * cache->engine->caps.page_bytes_per_token;
 }
 
-/* Asks for one item unless it is here, or enough is on its way. Returns 1 while it is awaited. */
+/* Asks for one item, unless its state is in RAM or the limit of bytes on their way is reached. Returns 1 while it is
+ * awaited. */
 static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *item, size_t *on_way_bytes,
                         size_t limit_bytes) {
     if (!hearth_copy_lacks_blob(cache, item) ||

@@ -53,8 +53,8 @@ size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path 
 uint64_t hearth_cache_seek_from(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
                                 size_t n);
 
-/* How many bytes of [from, to) of the path and of the snapshots are not in RAM. What is, is taken for having
- * been there all the time: it was read when nothing waited for it. */
+/* How many bytes of [from, to) of the path and of the snapshots are not in RAM. Items in RAM cost nothing, also
+ * those that were read from the tier a moment ago: no request waited for them. */
 size_t hearth_copies_missing(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
                              struct hearth_snapshot *const *snapshots, size_t count);
 

@@ -96,7 +96,8 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
     }
 }
 
-/* What was found there meanwhile may be gone, too; what has waited for it is put. */
+/* The tier has removed an item: copies of its name that were found meanwhile may be gone, too, and an item whose put
+ * has waited for the removal is put. */
 static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item,
                        const struct hearth_backing_event *event) {
     HEARTH_ASSERT(cache->removing > 0);

@@ -133,7 +133,7 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
 enum hearth_capture {
     HEARTH_CAPTURE_DONE,
     HEARTH_CAPTURE_MORE,
-    HEARTH_CAPTURE_FULL, /* RAM is full of what waits to be written: more when some of it has been */
+    HEARTH_CAPTURE_FULL, /* RAM is full of state that waits to be written: go on when some of it is */
 };
 
 /* Stores what is new of a live sequence: at most `pages` pages in this call, then snapshots. Call until DONE. The live
@@ -141,9 +141,9 @@ enum hearth_capture {
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages);
 /* Stores at most `pages` pages of a sequence that goes on, so that less is left to do when it ends. */
 void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages);
-/* Where the model has a sliding window: whether a page has been filled since the last call, and storing it with its
- * window, which the engine soon drops. To be asked after each decode; a page that is never stored so cannot be resumed
- * inside, nor behind it for as long as a window is. */
+/* For models with a sliding window: whether a page has been filled since the last call and is to be stored now, with
+ * its window, which the engine soon drops. Ask after each decode. A prompt cannot be resumed inside a page that was
+ * not stored in time, nor within a window behind it. */
 bool hearth_cache_window_due(const struct hearth_cache *cache, const struct hearth_live *live);
 void hearth_cache_capture_window(struct hearth_cache *cache, struct hearth_live *live);
 /* True when hearth_cache_capture has something to do. */

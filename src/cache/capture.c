@@ -222,12 +222,14 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
         live->snapshot_count == HEARTH_LIVE_SNAPSHOTS_MAX) {
         return false;
     }
-    /* Until they are captured they cannot be evicted, and where there is room for a few they would be in the way. */
+    /* A snapshot that is not captured yet cannot be evicted: in a budget for a few, snapshots inside a head would
+     * keep out those that the next turn needs. */
     if (kind == HEARTH_SNAPSHOT_HEAD &&
         cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM) {
         return false;
     }
-    /* A window is stored wherever it is computed; only what others wait for is needed before. */
+    /* With a sliding window each piece is stored as it is computed; only requests that wait for a fork need one
+     * sooner. */
     if (has_window(cache) && kind != HEARTH_SNAPSHOT_DIVERGENCE) {
         return false;
     }
@@ -256,11 +258,11 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
 /* ---- capture ---- */
 
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live) {
-    /* What is pending has to go somewhere even when the budget has been taken away in the meantime. */
+    /* Pending snapshots must be stored or freed even when the budget has become 0 meanwhile. */
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
-/* Everything is stored, or cannot be: snapshots, then what the backing tier lacks. */
+/* The pages are stored, as far as they can be. Stores the snapshots, then writes what the backing tier lacks. */
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
     int32_t n = (int32_t)live->tokens.n;

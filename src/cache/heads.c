@@ -21,7 +21,6 @@
 
 #include "cache/backing.h"
 
-#include "base/assert.h"
 #include "base/log.h"
 
 #include <inttypes.h>

@@ -285,7 +285,7 @@ static void let_go(struct restore *r, int err) {
     }
 }
 
-/* Where the prompt goes on from. Only what is clear counts: the end of a reply, or the snapshot just before one. */
+/* Where the prompt goes on from, if that is certain: the end of a reply, or the snapshot just before one. */
 static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
         (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {

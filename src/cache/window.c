@@ -15,8 +15,6 @@
  * Invariant: a piece lies within a block of pages, or is a whole window that ends at its position. */
 #include "cache/window.h"
 
-#include "base/assert.h"
-
 /* Length of the pieces that a block is cut into. */
 static int32_t piece_tokens(const struct hearth_cache *cache) {
     const int32_t block = cache->tree.page_tokens, most = cache->engine->caps.window_tokens + 1;

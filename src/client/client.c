@@ -8,7 +8,6 @@
 
 #include "console/interrupt.h"
 #include "console/show.h"
-#include "console/version.h"
 
 #include <curl/curl.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <string.h>
 
 /* ---- lines ---- */
 

@@ -5,13 +5,13 @@
  * the next plan is made without it. */
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
 
-/* Where prompts have parted already more will: a stop there pays for fewer tokens than one elsewhere. */
+/* Least gap between a mark and the one before it where that mark is a fork: more prompts will part there, so that
+ * the stop pays for fewer tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
 /* Tokens that another lane must be about to compute, or that another box may have, for it to be worth waiting for
  * them. */
@@ -236,8 +236,9 @@ static void pin(struct hearth_service *service, const struct hearth_task *task) 
     hearth_cache_pin(service->cache, &prompt, task->pins, task->pin_count);
 }
 
-/* What a new conversation has in common with others is worth having after the next start. It is new where the prompt
- * leaves what is known in the first half of what comes behind its head. */
+/* Counts the head (tools and system prompt) of a new conversation, so that heads that many share are read again
+ * after the next start (cache/heads.h). A conversation is new when its prompt leaves what is known in the first half
+ * of what follows its head. */
 static void count_head(struct hearth_service *service, const struct hearth_task *task, int32_t matched) {
     const int32_t head = task->request.head_tokens, n = (int32_t)task->tokens.n;
     if (task->admitted || hearth_task_is_prefetch(task) || task->request.cache_off ||
@@ -280,8 +281,8 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* A restore did not hold. True: try again; false: the task was held. `*vain` counts what was of no help; a lane that
- * was emptied is one, however many of them it takes. */
+/* A restore did not succeed. True: plan and try again; false: the task was held. `*vain` counts attempts that did
+ * not help; attempts that empty a lane count once together. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored, uint32_t *vain) {
     if (restored->failed) {
@@ -420,7 +421,8 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
 
 /* ---- entry ---- */
 
-/* The next turn came before the capture: where the reply ends its lane will not stand again. */
+/* Whether the next turn goes on in place before the end of its last reply was captured: the lane is at that position
+ * for the last time. */
 static bool passes_end(const struct hearth_service *service, const struct hearth_task *task,
                        const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];

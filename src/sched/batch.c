@@ -118,7 +118,7 @@ int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t
             continue;
         }
         int32_t most = chunk;
-        if (hearth_step_is_long(best)) { /* the others come along: they would wait for its batch in any case */
+        if (hearth_step_is_long(best)) { /* short prompts take a part: they would wait for its batch otherwise */
             most -= beside < chunk / 2 ? beside : chunk / 2;
         } else if (best->priority != HEARTH_CLASS_PREFETCH) {
             beside -= left;

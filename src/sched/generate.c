@@ -181,7 +181,7 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     return true;
 }
 
-/* The script has been said, and there is no token to end with. */
+/* The script is used up, and the model has no end token to follow it. */
 static bool script_over(const struct hearth_service *service, const struct hearth_task *task) {
     return task->request.script_count > 0 && task->scripted >= task->request.script_count &&
            service->engine->caps.end_token < 0;
@@ -378,7 +378,7 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
-    if (hearth_task_is_prefetch(task)) { /* others will leave it here, also before it is captured */
+    if (hearth_task_is_prefetch(task)) { /* requests may part from it here before it is captured */
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
     }
     int64_t real_us = hearth_clock_us();

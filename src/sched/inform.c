@@ -1,7 +1,5 @@
 /* Gives the step what it needs to decide: the speed of the machine, the needs of waiting requests, which state can
  * be kept. */
-#include "base/assert.h"
-#include "base/clock.h"
 #include "sched/service_internal.h"
 
 #define DECODE_TPS 2.0     /* a reader sees the reply go on */
@@ -29,7 +27,7 @@ static void note_beside(const struct hearth_service *service, struct hearth_task
         }
         return;
     }
-    /* Single batches take longer and shorter than they do on average: the sum of both counts. */
+    /* A single batch takes longer or shorter than the average: differences of both signs are added up, and even out. */
     const double alone_us = share > 0 && share < all ? hearth_pace_decode_us(&service->pace, share) : -1;
     receipt->reply_beside_us += alone_us >= 0 ? us - (int64_t)alone_us : 0;
 }

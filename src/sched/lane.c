@@ -93,7 +93,7 @@ static void capture_ahead(struct hearth_service *service, int lane) {
     if (pages > 0) {
         hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
     }
-    task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
+    task->ahead += (pages > 0 ? pages : 1) * page; /* also where RAM did not take it: that is not tried again */
     hearth_service_captured(service, start_us, real_us);
     hearth_step_pending(service->step, lane, false);
 }

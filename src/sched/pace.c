@@ -15,7 +15,7 @@
 #define BESIDE_SHARE 0.9    /* of the time there is: captures and sampling come between two batches */
 #define BESIDE_LEAST 0.5    /* of what decoding takes: prefills do not pay for a rate that it would not reach alone */
 #define BESIDE_UNKNOWN 64   /* a first batch beside lanes that decode, when their rate matters */
-#define BESIDE_STEP 32      /* kernels work on so many at a time: what is between costs nearly as much */
+#define BESIDE_STEP 32      /* kernels compute so many at a time: a size in between costs as much as the next one */
 
 #define PREFETCH_SHARE 5 /* of a batch that decodes: what a prefetch may add to it */
 #define PREFETCH_UNKNOWN 8

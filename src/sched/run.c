@@ -1,9 +1,7 @@
 /* The service's thread: take what arrived, ask the step for an action, carry it out, publish counters; until stopped.
  *
  * Invariants: `lives[i].tokens` is always what the engine's sequence lives[i].seq holds. */
-#include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>

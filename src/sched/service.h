@@ -118,7 +118,7 @@ const char *hearth_class_text(enum hearth_class priority);
 /* The account on which a request computes: an API key, say. Tenants share what there is by weight while several of them
  * have work. */
 struct hearth_tenant {
-    uint64_t id;   /* zero: the one that all share who have none */
+    uint64_t id;   /* zero: the account of all requests without a key */
     double weight; /* > 0; zero means 1 */
 };
 

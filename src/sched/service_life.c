@@ -4,12 +4,10 @@
  * thread through the inbox and never come back; only their events do. */
 #include "sched/service.h"
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void hearth_service_params_default(struct hearth_service_params *params) {
     *params = (struct hearth_service_params){.page_tokens = 256,

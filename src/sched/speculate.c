@@ -18,7 +18,6 @@
  * the context, and the outputs of a batch. */
 #include "sched/speculate.h"
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
 

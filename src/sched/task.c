@@ -4,7 +4,6 @@
  * slept counts.
  *
  * Invariant: a task in `tasks` has delivered no final event yet. */
-#include "base/assert.h"
 #include "sched/copy.h"
 #include "sched/service_internal.h"
 

@@ -4,8 +4,6 @@
  * phase; FORCING has a token to force. */
 #include "sched/thinking.h"
 
-#include "base/assert.h"
-
 #include <string.h>
 
 static void enter(struct hearth_thinker *thinker, enum hearth_thinking_phase phase) {

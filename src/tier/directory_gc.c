@@ -10,8 +10,6 @@
  * asked for without waiting. A directory with anything in it that is not hearth's, such as transcripts, stays. */
 #include "tier/directory_internal.h"
 
-#include "base/log.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -14,9 +14,7 @@
 
 #include "base/clock.h"
 #include "base/health.h"
-#include "base/log.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <openssl/err.h>
 #include <poll.h>
