@@ -125,13 +125,14 @@ static const struct {
     {"cache", micro_cache},
     {"live", micro_live},
     {"memory", micro_memory},
+    {"remote", micro_remote},
     {"state", micro_state},
     {"step", micro_step}};
 
 static int usage(FILE *out) {
     fputs("hearth-micro [--only GROUP,…] [--pages N] [--models DIR] [--json FILE] [--quick]\n"
           "\n"
-          "  --only GROUP,…   of cache, live, memory, state, step (all)\n"
+          "  --only GROUP,…   of cache, live, memory, remote, state, step (all)\n"
           "  --pages N        the largest store (1000000)\n"
           "  --models DIR     GGUF files for the group state ($HEARTH_MODELS)\n"
           "  --json FILE      one JSON object a line, too; -: to the standard output, and the table to the other\n"

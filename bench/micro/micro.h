@@ -19,9 +19,9 @@ struct micro {
     size_t pages_max;   /* largest store */
     FILE *json;         /* NULL: none */
     FILE *table;
-    uint64_t flushed;   /* keeps the flushing reads alive */
-    uint8_t *flush;     /* FLUSH_BYTES */
-    bool headed;        /* the table has its heading */
+    uint64_t flushed; /* keeps the flushing reads alive */
+    uint8_t *flush;   /* FLUSH_BYTES */
+    bool headed;      /* the table has its heading */
 };
 
 /* Nanoseconds of a monotonic clock. */
@@ -49,6 +49,7 @@ void micro_value(struct micro *micro, const char *name, const char *unit, double
 void micro_cache(struct micro *micro);  /* match, plan, insert, evict, forget against what is stored */
 void micro_live(struct micro *micro);   /* the part of a plan that looks at lanes */
 void micro_memory(struct micro *micro); /* bytes per page beyond its state */
+void micro_remote(struct micro *micro); /* reading from a Redis, beside redis-benchmark */
 void micro_state(struct micro *micro);  /* export and import on real models */
 void micro_step(struct micro *micro);   /* what a batch costs beside its computation */
 

@@ -219,12 +219,27 @@ static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *it
     return 1;
 }
 
+/* The first of the path's pages that ends behind `from`. */
+static size_t page_behind(const struct hearth_path *path, int32_t from) {
+    size_t low = 0;
+    for (size_t high = path->n; low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        if (hearth_path_end(path, middle) > from) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
 size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
                            struct hearth_snapshot *const *snapshots, size_t count, size_t limit_bytes) {
     size_t awaited = 0, on_way_bytes = 0;
-    for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
-        if (hearth_path_end(path, i) > from) {
-            awaited += fetch_one(cache, &path->pages[i]->item, &on_way_bytes, limit_bytes);
+    for (size_t i = page_behind(path, from); i < path->n && path->pages[i]->p0 < to; i++) {
+        awaited += fetch_one(cache, &path->pages[i]->item, &on_way_bytes, limit_bytes);
+        if (on_way_bytes > 0 && on_way_bytes >= limit_bytes) {
+            return awaited;
         }
     }
     for (size_t i = 0; i < count; i++) {

@@ -54,6 +54,11 @@ static void put(struct hearth_cache *cache, struct hearth_cache_item *item, stru
     hearth_cache_store_changed(cache, item, before);
 }
 
+/* The name of what holds a page's state in the backing tier. */
+static struct hearth_digest copy_name(const struct hearth_page *page) {
+    return page && page->item.copy.state != HEARTH_COPY_NONE ? page->item.copy.link.key : (struct hearth_digest){0};
+}
+
 void hearth_copy_put_page(struct hearth_cache *cache, struct hearth_page *page) {
     int32_t end = page->p0 + page->len;
     struct hearth_record record = {
@@ -63,6 +68,7 @@ void hearth_copy_put_page(struct hearth_cache *cache, struct hearth_page *page) 
         .p0 = page->blob_p0,
         .p1 = end,
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, page, end), /* copied, not changed */
+        .cover = page->blob_p0 % cache->tree.page_tokens != 0 ? copy_name(page->parent) : (struct hearth_digest){0},
     };
     describe(cache, page, record.text);
     put(cache, &page->item, &record, page->item.blob, page->old ? &page->old->name : NULL);
@@ -83,6 +89,7 @@ void hearth_copy_put_snapshot(struct hearth_cache *cache, struct hearth_snapshot
         .p0 = is_whole(cache, snapshot) ? snapshot->pos : snapshot->p0,
         .p1 = snapshot->pos,
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, snapshot->page, snapshot->pos),
+        .cover = copy_name(snapshot->page),
     };
     put(cache, &snapshot->item, &record, snapshot->item.blob, NULL);
 }

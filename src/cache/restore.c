@@ -26,6 +26,7 @@ struct restore {
     size_t disk_bytes, remote_bytes; /* of these, read from the backing tier */
     int32_t disk_tokens, remote_tokens;
     bool waited;                          /* for some of it: it was not read before */
+    bool all_here;                        /* nothing of it is to be read any more */
     bool waits_remote;                    /* what it waited for last is in a store that boxes share */
     struct hearth_page *bad_page;         /* what to drop after a failure */
     struct hearth_snapshot *bad_snapshot; /* likewise */
@@ -40,9 +41,9 @@ struct restore {
 static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     size_t quarter = cache->pages.budget_bytes / 4;
-    if (cache->backing) {
-        hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->pieces, r->plan->piece_count,
-                            quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
+    if (cache->backing && !r->all_here) {
+        r->all_here = hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->pieces,
+                                          r->plan->piece_count, quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES) == 0;
     }
 }
 

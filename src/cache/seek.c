@@ -13,18 +13,22 @@ static uint64_t seek_blocks(struct hearth_cache *cache, struct hearth_digest bas
     if (!backing || !backing->ops->seek) {
         return 0;
     }
-    struct hearth_digest *bases = malloc((count / page + 1) * sizeof *bases);
+    struct hearth_backing_place *places = malloc((count / page + 1) * sizeof *places);
     size_t n = 0;
-    for (size_t k = 0; bases && k * page < count; k++) {
+    for (size_t k = 0; places && k * page < count; k++) {
+        const size_t left = count - k * page;
         if (k >= first) {
-            bases[n++] = base;
+            places[n++] = (struct hearth_backing_place){.base = base,
+                                                        .base_pos = (int32_t)(k * page),
+                                                        .tokens = tokens + k * page,
+                                                        .n = left < page ? left : page};
         }
-        if ((k + 1) * page <= count) {
+        if (left >= page) {
             base = hearth_record_next(base, tokens + k * page, page);
         }
     }
-    uint64_t ticket = bases ? backing->ops->seek(backing, bases, n) : 0;
-    free(bases);
+    uint64_t ticket = places ? backing->ops->seek(backing, places, n) : 0;
+    free(places);
     return ticket;
 }
 

@@ -327,10 +327,10 @@ static bool depot_get(struct hearth_backing *backing, struct hearth_digest name)
 }
 
 /* Tells the box what hangs on a block, and what does not any more. */
-static void seek_at(struct depot_box *box, struct hearth_digest base, int64_t at_us) {
+static void seek_at(struct depot_box *box, const struct hearth_backing_place *place, int64_t at_us) {
     struct hearth_depot *depot = box->depot;
     const uint32_t number = number_of(box);
-    for (struct hearth_link *link = hearth_table_find(&depot->items_at, base), *next; link; link = next) {
+    for (struct hearth_link *link = hearth_table_find(&depot->items_at, place->base), *next; link; link = next) {
         struct depot_item *item = (struct depot_item *)(void *)((char *)link - offsetof(struct depot_item, at));
         next = hearth_table_next(link);
         if (item->gone && knows(item, number)) {
@@ -348,7 +348,7 @@ static void seek_at(struct depot_box *box, struct hearth_digest base, int64_t at
     }
 }
 
-static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
     struct depot_box *box = box_of(backing);
     struct hearth_depot *depot = box->depot;
     const int64_t at_us = *box->now_us + depot->params.latency_us;
@@ -356,7 +356,7 @@ static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_d
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
-        seek_at(box, bases[i], at_us);
+        seek_at(box, &places[i], at_us);
     }
     const uint64_t ticket = ++depot->ticket;
     tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = ticket});

@@ -80,6 +80,14 @@ struct hearth_backing_stats {
     char trouble[160]; /* why, one line; "" while all is well */
 };
 
+/* A place in a prompt: what hangs on `base` is asked for as far as it fits the tokens behind it. */
+struct hearth_backing_place {
+    struct hearth_digest base;  /* record->base */
+    int32_t base_pos;           /* likewise */
+    const hearth_token *tokens; /* [base_pos, base_pos + n) of the prompt; NULL: whatever hangs there */
+    size_t n;                   /* at most page_tokens */
+};
+
 struct hearth_backing_ops {
     /* Writes what is queued (for at most a few seconds), ends the threads, frees. */
     void (*destroy)(struct hearth_backing *backing);
@@ -91,10 +99,10 @@ struct hearth_backing_ops {
                 const struct hearth_digest *replaces);
     /* Reads an item; answered by READ, in the order of the calls as far as the tier can. False: out of memory. */
     bool (*get)(struct hearth_backing *backing, struct hearth_digest name);
-    /* Asks what hangs on these digests of blocks (record->base). NULL: everything there is comes as FOUND by itself.
-     * Returns a ticket, which grows and which SOUGHT brings back in a bounded time, whatever happens; 0: nothing can be
-     * asked now. */
-    uint64_t (*seek)(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n);
+    /* Asks what is at these places; copies the tokens. A tier may tell of more. NULL: everything there is comes as
+     * FOUND by itself. Returns a ticket, which grows and which SOUGHT brings back in a bounded time, whatever happens;
+     * 0: nothing can be asked now. */
+    uint64_t (*seek)(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n);
     /* Items were used, deepest last. Names that are not there are ignored. */
     void (*touch)(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n);
     /* The engine refused what was read: it is quarantined, as if it had not verified. */

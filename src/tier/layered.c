@@ -117,9 +117,9 @@ static bool layered_get(struct hearth_backing *backing, struct hearth_digest nam
     return asked;
 }
 
-static uint64_t layered_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+static uint64_t layered_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
     struct hearth_backing *far = layered_of(backing)->tiers[FAR];
-    return far->ops->seek ? far->ops->seek(far, bases, n) : 0;
+    return far->ops->seek ? far->ops->seek(far, places, n) : 0;
 }
 
 static void layered_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {

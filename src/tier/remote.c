@@ -39,6 +39,12 @@ static struct remote_op *take(struct remote_link *link, bool *stop) {
     return op;
 }
 
+static void go_on(struct remote_link *link) {
+    if (link->task->go_on) {
+        link->task->go_on(link);
+    }
+}
+
 static void *run(void *user) {
     struct remote_link *link = user;
     const bool reads = link == &link->remote->reader;
@@ -46,10 +52,10 @@ static void *run(void *user) {
     for (;;) {
         bool stop;
         for (struct remote_op *op; (op = take(link, &stop)) != NULL;) {
-            op->next = link->ops;
-            link->ops = op;
+            hearth_remote_op_enter(link, op);
             link->task->begin(op);
         }
+        go_on(link);
         const int64_t now_us = hearth_clock_us();
         end_us = stop && end_us == 0 ? now_us + (reads ? 0 : END_US) : end_us;
         if (stop && (!link->ops || now_us >= end_us)) {
@@ -58,10 +64,12 @@ static void *run(void *user) {
         hearth_remote_link_turn(link, stop ? end_us : INT64_MAX);
     }
     hearth_remote_link_close(link); /* what is under way fails */
-    for (bool stop; (link->ops = take(link, &stop)) != NULL;) {
-        link->ops->next = NULL;
-        link->ops->lost = true;
-        link->task->begin(link->ops);
+    go_on(link);
+    struct remote_op *op;
+    for (bool stop; (op = take(link, &stop)) != NULL;) {
+        hearth_remote_op_enter(link, op);
+        op->lost = true;
+        link->task->begin(op);
     }
     return NULL;
 }
@@ -69,7 +77,7 @@ static void *run(void *user) {
 static void free_op(struct remote_op *op) {
     if (op) {
         hearth_record_destroy(op->record);
-        free(op->bases);
+        hearth_remote_seek_destroy(op->seek);
         free(op->names);
         free(op);
     }
@@ -119,23 +127,16 @@ static bool remote_get(struct hearth_backing *backing, struct hearth_digest name
     return hearth_remote_submit(&remote->reader, hearth_remote_op_make(REMOTE_GET, HEARTH_BACKING_READ, name), false);
 }
 
-static uint64_t remote_seek(struct hearth_backing *backing, const struct hearth_digest *bases, size_t n) {
+static uint64_t remote_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
     struct remote *remote = remote_of(backing);
     struct remote_op *op = hearth_remote_op_make(REMOTE_SEEK, HEARTH_BACKING_SOUGHT, (struct hearth_digest){0});
-    struct hearth_digest *copy = malloc(n * sizeof *copy);
-    if (op && copy) {
-        memcpy(copy, bases, n * sizeof *copy);
-        op->bases = copy;
-        op->n = n;
+    if (op && (op->seek = hearth_remote_seek_make(places, n)) != NULL) {
         const uint64_t ticket = op->answer.event.ticket = ++remote->ticket;
         if (hearth_remote_submit(&remote->reader, op, true)) {
             return ticket;
         }
-        free_op(op);
-        return 0;
     }
     free_op(op);
-    free(copy);
     return 0;
 }
 
@@ -245,6 +246,7 @@ static int start(struct remote *remote, struct remote_link *link, const struct r
     link->remote = remote;
     link->task = task;
     link->inbox_end = &link->inbox;
+    link->ops_end = &link->ops;
     link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     link->has_thread = link->wake_fd >= 0 && pthread_create(&link->thread, NULL, run, link) == 0;
     if (!link->has_thread && link->wake_fd >= 0) {

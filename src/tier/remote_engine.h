@@ -5,7 +5,10 @@
  *
  *     remote_address.c   URLs
  *     remote_known.c     what is known to be in the store: name, base, size
+ *     remote_direct.c    reads long values without a copy
  *     remote_link.c      a connection: handshake, deadlines, failure, trying again; inboxes
+ *     remote_header.c    what headers say
+ *     remote_seek.c      what there is at the places of a prompt
  *     remote_read.c      seek, get
  *     remote_write.c     put, remove, touch
  *     remote.c           the threads, the calls of the cache
@@ -13,10 +16,13 @@
  *
  * Names in the store (hex digits; MODEL is the name of the disk tier's directory for the model):
  *
- *     hearth:MODEL:i:BASE      a hash: name of an item -> its header (tier/format.h) without the padding
- *     hearth:MODEL:s:NAME:K    bytes [K, K + 1) * REMOTE_CHUNK of the item's payload
+ *     hearth:MODEL:i:{BASE}           a hash: name of an item -> its header (tier/format.h) without the padding
+ *     hearth:MODEL:e:{BASE}           a set: where these items begin and end in their block (hearth_remote_end())
+ *     hearth:MODEL:c:{BASE}           a hash: name of an item -> name of what it stands on (remote_seek.c)
+ *     hearth:MODEL:s:{BASE}:NAME:K    bytes [K, K + 1) * REMOTE_CHUNK of the item's payload
  *
- * The header is written last, so an item is in the index when it is whole. */
+ * The header is written last, so an item is in the index when it is whole. The braces keep a block's values on one node
+ * of a cluster. */
 #ifndef HEARTH_TIER_REMOTE_ENGINE_H
 #define HEARTH_TIER_REMOTE_ENGINE_H
 
@@ -34,9 +40,10 @@
 
 /* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
 #define REMOTE_CHUNK ((size_t)1 << 20)
-#define REMOTE_KEY_BYTES 128
-/* hiredis reads 16 KiB at a time: too many calls for state. */
-#define REMOTE_READ_BYTES ((size_t)256 << 10)
+#define REMOTE_KEY_BYTES 160
+/* So much of what is being read is asked for at a time: enough to keep the store and the line busy, and little enough
+ * that the store need not hold much for one reader, nor serve it for long before it serves another. */
+#define REMOTE_AHEAD_BYTES ((size_t)4 << 20)
 /* The longest reply is the index of a block. */
 #define REMOTE_REPLY_BYTES ((size_t)256 << 20)
 #define REMOTE_REPLY_ELEMENTS (1 << 20)
@@ -44,6 +51,7 @@
 #define REMOTE_REFUSED_US 10000000
 
 struct remote;
+struct remote_link;
 struct remote_op;
 
 /* How many chunks a payload is. */
@@ -65,6 +73,17 @@ struct remote_task {
     void (*begin)(struct remote_op *op);
     /* A reply came; NULL: the connection ended first. */
     void (*replied)(struct remote_op *op, const redisReply *reply);
+    /* Where the next reply's bytes go, a string of so many: a buffer with room for two more, which belong to the
+     * protocol. The reply is an empty string then. NULL: no. May be NULL. */
+    struct hearth_buf *(*into)(struct remote_op *op, size_t bytes);
+    /* Called after replies and when the connection is lost: sends what waits for its turn. May be NULL. */
+    void (*go_on)(struct remote_link *link);
+};
+
+/* A string that is being read to where it belongs (remote_direct.c). */
+struct remote_direct {
+    struct hearth_buf *to;
+    size_t bytes, left; /* of the string; to be read, with the line's end */
 };
 
 /* A connection and the thread that drives it. */
@@ -83,13 +102,17 @@ struct remote_link {
     redisAsyncContext *context; /* NULL: none */
     redisContextFuncs funcs;    /* its own, but for reading, which is counted */
     ssize_t (*read)(redisContext *context, char *bytes, size_t size);
-    size_t reply_bytes; /* since the last reply was whole */
-    uint8_t *ahead;     /* REMOTE_READ_BYTES, for reading; NULL: hiredis' own few */
+    size_t reply_bytes;        /* since the last reply was whole */
+    redisCallbackFn *on_reply; /* of every command of an operation, which is its user data */
+    struct remote_direct direct;
+    bool more; /* of TLS: what was read may have left some in its buffer, which poll() does not see */
     bool want_read, want_write;
-    struct remote_op *ops; /* under way */
-    size_t owed;           /* replies */
-    int64_t deadline_us;   /* of the handshake */
-    int64_t heard_us;      /* when the store was last heard */
+    struct remote_op *ops, **ops_end; /* under way, in the order in which they began */
+    struct remote_op *unsent;         /* the reader's: the first GET that has not asked for all its chunks */
+    size_t ahead_bytes;               /* likewise: asked for, and not here */
+    size_t owed;                      /* replies */
+    int64_t deadline_us;              /* of the handshake */
+    int64_t heard_us;                 /* when the store was last heard */
     int64_t retry_us, backoff_us;
 };
 
@@ -105,13 +128,16 @@ struct remote_op {
     struct remote_link *link;
     struct hearth_digest name, base;
     size_t chunks;                /* of the payload */
+    size_t asked;                 /* GET: of these, asked for */
+    uint64_t payload_bytes;       /* GET: as far as is known */
+    bool placed;                  /* GET: the reply's bytes are in `body` already */
     struct hearth_buf header;     /* PUT: to be written. GET: as it came */
     struct hearth_buf body;       /* the payload, likewise */
     struct hearth_record *record; /* PUT */
     struct hearth_blob *blob;     /* PUT; NULL: no state */
     bool replaces;
     struct hearth_digest replaced;
-    struct hearth_digest *bases; /* SEEK */
+    struct remote_seek *seek;    /* SEEK */
     struct hearth_digest *names; /* TOUCH */
     size_t n;                    /* of these */
     /* replies */
@@ -148,6 +174,7 @@ struct remote_known {
     struct hearth_lru_entry entry; /* first; its key is the name */
     struct hearth_link at;         /* its key is the base */
     uint64_t payload_bytes;
+    uint64_t end; /* hearth_remote_end() */
     int64_t touched_us;
     uint64_t seen; /* the ticket of the seek that saw it last */
 };
@@ -158,6 +185,11 @@ struct remote_known *hearth_remote_known_add(struct remote *remote, struct heart
                                              struct hearth_digest base, uint64_t payload_bytes);
 void hearth_remote_known_remove(struct remote *remote, struct remote_known *known);
 void hearth_remote_known_finish(struct remote *remote);
+
+/* ---- remote_direct.c ---- */
+
+/* As redisContextFuncs.read: what hiredis reads with. */
+ssize_t hearth_remote_direct_read(redisContext *context, char *bytes, size_t size);
 
 /* ---- remote_link.c: of the link's thread ---- */
 
@@ -173,7 +205,8 @@ bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const
 struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_backing_event_type type,
                                         struct hearth_digest name);
 bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up);
-/* Takes the operation from the link's list. */
+/* Adds the operation to the link's list, and takes it from there. */
+void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op);
 void hearth_remote_op_leave(struct remote_op *op);
 /* The answer goes to the cache, and the rest of the operation is freed. */
 void hearth_remote_op_end(struct remote_op *op);
@@ -181,11 +214,39 @@ void hearth_remote_op_end(struct remote_op *op);
 /* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
 void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);
 
-/* The name of an item's header hash, or of a chunk of its payload. */
-void hearth_remote_key_index(const struct remote *remote, struct hearth_digest base, char key[REMOTE_KEY_BYTES]);
-void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest name, size_t chunk,
+/* The names of a block's values, and of a chunk of an item's payload. */
+enum remote_key { REMOTE_INDEX = 'i', REMOTE_ENDS = 'e', REMOTE_COVERS = 'c' };
+void hearth_remote_key_block(const struct remote *remote, enum remote_key kind, struct hearth_digest base,
                              char key[REMOTE_KEY_BYTES]);
+void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest base, struct hearth_digest name,
+                             size_t chunk, char key[REMOTE_KEY_BYTES]);
 
+/* ---- remote_header.c ---- */
+
+/* Where an item begins and ends in its block, as a number. */
+uint64_t hearth_remote_end(const struct hearth_record *record);
+/* A name as it stands in the store. False: it is none. */
+bool hearth_remote_read_name(const redisReply *reply, struct hearth_digest *name);
+/* A header as it is stored, with its padding back. GOOD: it is one of this model's. */
+enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
+                                                     struct hearth_format_info *info);
+/* A header that a seek has found under a name (NULL: under what is none) becomes a FOUND, if it verifies. */
+void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const struct hearth_digest *name,
+                       const redisReply *header);
+void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name);
+/* Counts a value that does not verify. Takes remote->lock. */
+void hearth_remote_count_bad(struct remote *remote);
+
+/* ---- remote_seek.c ---- */
+
+/* In place of a name among a block's covers. */
+#define REMOTE_FIRST "first"
+
+/* Copies the places. NULL: out of memory. */
+struct remote_seek *hearth_remote_seek_make(const struct hearth_backing_place *places, size_t n);
+void hearth_remote_seek_destroy(struct remote_seek *seek); /* NULL is allowed */
+void hearth_remote_seek_begin(struct remote_op *op);
+void hearth_remote_seek_reply(struct remote_op *op, const redisReply *reply);
 /* ---- remote_read.c, remote_write.c ---- */
 
 extern const struct remote_task hearth_remote_reading, hearth_remote_writing;

@@ -30,27 +30,38 @@
 
 /* ---- names ---- */
 
-void hearth_remote_key_index(const struct remote *remote, struct hearth_digest base, char key[REMOTE_KEY_BYTES]) {
-    char hex[33];
-    hearth_digest_hex(base, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:i:%s", remote->model.hex, hex);
-}
-
-void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest name, size_t chunk,
+void hearth_remote_key_block(const struct remote *remote, enum remote_key kind, struct hearth_digest base,
                              char key[REMOTE_KEY_BYTES]) {
     char hex[33];
+    hearth_digest_hex(base, hex);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:%c:{%s}", remote->model.hex, (char)kind, hex);
+}
+
+void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest base, struct hearth_digest name,
+                             size_t chunk, char key[REMOTE_KEY_BYTES]) {
+    char block[33], hex[33];
+    hearth_digest_hex(base, block);
     hearth_digest_hex(name, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:%s:%zu", remote->model.hex, hex, chunk);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:{%s}:%s:%zu", remote->model.hex, block, hex, chunk);
 }
 
 /* ---- operations ---- */
 
+void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op) {
+    op->next = NULL;
+    *link->ops_end = op;
+    link->ops_end = &op->next;
+}
+
 void hearth_remote_op_leave(struct remote_op *op) {
-    struct remote_op **place = &op->link->ops;
+    struct remote_link *link = op->link;
+    struct remote_op **place = &link->ops;
     while (*place != op) {
         place = &(*place)->next;
     }
     *place = op->next;
+    link->ops_end = op->next ? link->ops_end : place;
+    link->unsent = link->unsent == op ? op->next : link->unsent;
 }
 
 void hearth_remote_op_end(struct remote_op *op) {
@@ -58,7 +69,6 @@ void hearth_remote_op_end(struct remote_op *op) {
     hearth_record_destroy(op->record);
     hearth_buf_finish(&op->header);
     hearth_buf_finish(&op->body);
-    free(op->bases);
     free(op->names);
     if (op->blob) {
         hearth_blob_unref(op->blob);
@@ -137,7 +147,7 @@ static void down(struct remote_link *link, const char *trouble) {
     struct remote *remote = link->remote;
     const int64_t now_us = hearth_clock_us();
     link->context = NULL;
-    link->want_read = link->want_write = false;
+    link->want_read = link->want_write = link->more = false;
     link->backoff_us = link->backoff_us == 0 ? RETRY_MIN_US : 2 * link->backoff_us;
     link->backoff_us = link->backoff_us > RETRY_MAX_US ? RETRY_MAX_US : link->backoff_us;
     link->retry_us = now_us + link->backoff_us;
@@ -182,8 +192,6 @@ void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) 
 
 void hearth_remote_link_close(struct remote_link *link) {
     hearth_remote_link_fail(link, "the server ends");
-    free(link->ahead);
-    link->ahead = NULL;
     (void)close(link->wake_fd);
 }
 
@@ -286,25 +294,6 @@ static void on_disconnect(const redisAsyncContext *context, int status) {
 
 /* ---- connecting ---- */
 
-/* Reads more at once than hiredis has room for: what comes first goes to its parser directly, the rest as it asked. */
-static ssize_t counted_read(redisContext *context, char *bytes, size_t size) {
-    struct remote_link *link = ((redisAsyncContext *)context)->data; /* whose first member the context is */
-    if (!link->ahead) {
-        const ssize_t n = link->read(context, bytes, size);
-        link->reply_bytes += n > 0 ? (size_t)n : 0;
-        return n;
-    }
-    const ssize_t n = link->read(context, (char *)link->ahead, REMOTE_READ_BYTES);
-    if (n <= 0) {
-        return n;
-    }
-    link->reply_bytes += (size_t)n;
-    const size_t rest = (size_t)n < size ? (size_t)n : size, first = (size_t)n - rest;
-    (void)(first > 0 && redisReaderFeed(context->reader, (const char *)link->ahead, first)); /* it keeps its error */
-    memcpy(bytes, link->ahead + first, rest);
-    return (ssize_t)rest;
-}
-
 static void connect_link(struct remote_link *link) {
     struct remote *remote = link->remote;
     redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC};
@@ -329,12 +318,14 @@ static void connect_link(struct remote_link *link) {
     }
     link->funcs = *context->c.funcs;
     link->read = link->funcs.read;
-    link->funcs.read = counted_read;
+    link->funcs.read = hearth_remote_direct_read;
     link->reply_bytes = 0;
+    link->direct = (struct remote_direct){0};
+    link->on_reply = on_reply;
+    link->more = false;
     context->c.funcs = &link->funcs;
     context->c.reader->maxelements = REMOTE_REPLY_ELEMENTS;
     context->c.reader->maxbuf = 0; /* its buffer is kept between replies */
-    link->ahead = link->ahead ? link->ahead : malloc(REMOTE_READ_BYTES);
     context->ev.data = link;
     context->ev.addRead = add_read;
     context->ev.delRead = del_read;
@@ -373,22 +364,23 @@ void hearth_remote_link_turn(struct remote_link *link, int64_t until_us) {
         fds[1].fd = link->context->c.fd;
         fds[1].events = (short)((link->want_read ? POLLIN : 0) | (link->want_write ? POLLOUT : 0));
     }
-    const int64_t wait_ms = at_us > now_us ? (at_us - now_us + 999) / 1000 : 0;
-    if (poll(fds, 2, wait_ms > 60000 ? 60000 : (int)wait_ms) > 0) {
-        if (fds[0].revents) {
-            uint64_t count;
-            (void)!read(link->wake_fd, &count, sizeof count);
-        }
-        if (link->context && fds[1].revents & (POLLIN | POLLERR | POLLHUP)) {
-            link->heard_us = hearth_clock_us();
-            redisAsyncHandleRead(link->context);
-        }
-        if (link->context && link->reply_bytes > REMOTE_REPLY_BYTES) {
-            hearth_remote_link_fail(link, "it sends a reply that is longer than any can be");
-        }
-        if (link->context && fds[1].revents & POLLOUT) {
-            redisAsyncHandleWrite(link->context);
-        }
+    const int64_t wait_ms = at_us > now_us && !link->more ? (at_us - now_us + 999) / 1000 : 0;
+    if (poll(fds, 2, wait_ms > 60000 ? 60000 : (int)wait_ms) < 0) {
+        fds[0].revents = fds[1].revents = 0;
+    }
+    if (fds[0].revents) {
+        uint64_t count;
+        (void)!read(link->wake_fd, &count, sizeof count);
+    }
+    if (link->context && (link->more || fds[1].revents & (POLLIN | POLLERR | POLLHUP))) {
+        link->heard_us = link->more ? link->heard_us : hearth_clock_us();
+        redisAsyncHandleRead(link->context);
+    }
+    if (link->context && link->reply_bytes > REMOTE_REPLY_BYTES) {
+        hearth_remote_link_fail(link, "it sends a reply that is longer than any can be");
+    }
+    if (link->context && fds[1].revents & POLLOUT) {
+        redisAsyncHandleWrite(link->context);
     }
     now_us = hearth_clock_us();
     if (link->context && next_deadline(link) <= now_us) {

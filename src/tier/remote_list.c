@@ -50,25 +50,37 @@ static bool told(struct hearth_remote_list *list, int argc, const char **argv) {
 }
 
 static void chunk_key(const struct hearth_remote_place *place, size_t chunk, char key[REMOTE_KEY_BYTES]) {
-    char hex[33];
+    char base[33], hex[33];
+    hearth_digest_hex(place->base, base);
     hearth_digest_hex(place->name, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:%s:%zu", place->model.hex, hex, chunk);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:{%s}:%s:%zu", place->model.hex, base, hex, chunk);
 }
 
 /* ---- names ---- */
 
-/* hearth:MODEL:KIND:DIGEST, and what follows. False: it is none of ours. */
-static bool read_key(const redisReply *key, char kind, struct hearth_model_id *model, struct hearth_digest *digest) {
-    char found, hex[33];
-    int end = 0;
-    if (key->type != REDIS_REPLY_STRING || strlen(key->str) != key->len ||
-        sscanf(key->str, "hearth:%32[0-9a-f]:%c:%16" SCNx64 "%16" SCNx64 "%n", model->hex, &found, &digest->hi,
-               &digest->lo, &end) != 4 ||
-        found != kind || strlen(model->hex) != 32 || end != 7 + 32 + 3 + 32) {
+static bool read_digest(const char *text, struct hearth_digest *digest) {
+    char hex[33];
+    if (sscanf(text, "%16" SCNx64 "%16" SCNx64, &digest->hi, &digest->lo) != 2) {
         return false;
     }
     hearth_digest_hex(*digest, hex);
-    return memcmp(hex, key->str + end - 32, 32) == 0 && (key->str[end] == '\0' || key->str[end] == ':');
+    return strncmp(hex, text, 32) == 0;
+}
+
+/* hearth:MODEL:KIND:{BASE}, and of a chunk :NAME:K. `digest`: the name of a chunk's item, else the base. False: it is
+ * none of ours. */
+static bool read_key(const redisReply *key, char kind, struct hearth_model_id *model, struct hearth_digest *digest) {
+    enum { MODEL = 7, KIND = MODEL + 32 + 1, BASE = KIND + 3, BEHIND = BASE + 32 + 1 };
+    char found;
+    int end = 0;
+    if (key->type != REDIS_REPLY_STRING || strlen(key->str) != key->len ||
+        sscanf(key->str, "hearth:%32[0-9a-f]:%c:{%n", model->hex, &found, &end) != 2 || strlen(model->hex) != 32 ||
+        found != kind || end != BASE || !read_digest(key->str + BASE, digest) || key->str[BEHIND - 1] != '}') {
+        return false;
+    }
+    return kind != 's'
+               ? key->str[BEHIND] == '\0'
+               : key->str[BEHIND] == ':' && read_digest(key->str + BEHIND + 1, digest) && key->str[BEHIND + 33] == ':';
 }
 
 /* Calls `each` for every key with the pattern. Stops when it returns false. */
@@ -206,12 +218,20 @@ int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth
 }
 
 int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hearth_remote_place *place) {
-    char key[REMOTE_KEY_BYTES], base[33], name[33];
+    char key[REMOTE_KEY_BYTES], covers[REMOTE_KEY_BYTES], ends[REMOTE_KEY_BYTES], base[33], name[33];
     hearth_digest_hex(place->base, base);
     hearth_digest_hex(place->name, name);
-    (void)snprintf(key, sizeof key, "hearth:%s:i:%s", place->model.hex, base);
-    const char *header[] = {"HDEL", key, name};
-    bool ok = told(list, 3, header);
+    (void)snprintf(key, sizeof key, "hearth:%s:i:{%s}", place->model.hex, base);
+    const char *header[] = {"HDEL", key, name}, *cover[] = {"HDEL", covers, name}, *left[] = {"EXISTS", key};
+    const char *rest[] = {"UNLINK", covers, ends};
+    (void)snprintf(covers, sizeof covers, "hearth:%s:c:{%s}", place->model.hex, base);
+    (void)snprintf(ends, sizeof ends, "hearth:%s:e:{%s}", place->model.hex, base);
+    bool ok = told(list, 3, cover) && told(list, 3, header);
+    redisReply *reply = ok ? ask(list, 2, left, NULL) : NULL;
+    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0) {
+        ok = told(list, 3, rest);
+    }
+    freeReplyObject(reply);
     const size_t chunks = hearth_remote_chunks(place->payload_bytes);
     for (size_t i = 0; i < chunks && ok; i++) {
         chunk_key(place, i, key);

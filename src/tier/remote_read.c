@@ -1,165 +1,40 @@
 /* Seek and get.
  *
- *     SEEK   HGETALL of each block's index, in one go: each header becomes a FOUND; what was known at such a block and
- *            is not in its index any more, a LOST; then SOUGHT
- *     GET    HGET of the header and GET of each chunk, in one go; what is whole and verifies becomes a READ
+ *     SEEK   remote_seek.c asks; each header becomes a FOUND
+ *     GET    HGET of the header and GET of each chunk, REMOTE_AHEAD_BYTES ahead of what came; what is whole and
+ *            verifies becomes a READ
  *
- * The store is not trusted: what a reply says counts only as far as hearth_format_read() and hearth_format_open()
- * accept it, and only under the name that it was asked for by. */
+ * What is read counts only as far as hearth_format_open() accepts it. */
 #include "tier/remote_engine.h"
 
-#include "base/log.h"
-
-#include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define RESERVED_CHUNKS 64 /* a header may lie about the length */
 
-/* ---- seek ---- */
-
-static void post_found(struct remote *remote, struct hearth_record *record) {
-    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (!entry) {
-        hearth_record_destroy(record);
-        return;
-    }
-    entry->event = (struct hearth_backing_event){
-        .type = HEARTH_BACKING_FOUND, .name = record->name, .record = record, .remote = true};
-    hearth_events_post(&remote->events, entry);
-}
-
-static void post_lost(struct remote *remote, struct hearth_digest name) {
-    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (entry) { /* else reading it will be a miss */
-        entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name};
-        hearth_events_post(&remote->events, entry);
-    }
-}
-
-/* A header as it is stored, with its padding back. GOOD: it is one of ours. */
-static enum hearth_format_verdict read_header(const struct remote *remote, const redisReply *reply,
-                                              struct hearth_format_info *info) {
-    enum hearth_format_verdict verdict = HEARTH_FORMAT_NOMEM;
-    struct hearth_buf header = {0};
-    if (reply->type != REDIS_REPLY_STRING || reply->len == 0 || reply->len > HEARTH_FORMAT_HEADER_MAX) {
-        return HEARTH_FORMAT_DAMAGED;
-    }
-    const size_t len = (reply->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
-    if (hearth_buf_reserve(&header, len)) {
-        memcpy(header.data, reply->str, reply->len);
-        memset(header.data + reply->len, 0, len - reply->len);
-        verdict = hearth_format_read(header.data, len, remote->seal, info);
-        bool good = verdict == HEARTH_FORMAT_GOOD && info->readable &&
-                    hearth_digest_equal(info->fingerprint, remote->params.fingerprint) &&
-                    info->page_tokens == remote->params.page_tokens && info->encrypted == (remote->seal != NULL) &&
-                    (remote->params.state_bytes == 0 || info->record.state_bytes <= remote->params.state_bytes);
-        if (!good) {
-            hearth_format_info_finish(info);
-            verdict = verdict == HEARTH_FORMAT_GOOD ? HEARTH_FORMAT_DAMAGED : verdict;
-        }
-    }
-    hearth_buf_finish(&header);
-    return verdict;
-}
-
-static void count_bad(struct remote *remote) {
-    (void)pthread_mutex_lock(&remote->lock);
-    const bool first = remote->stats.bad++ == 0;
-    (void)pthread_mutex_unlock(&remote->lock);
-    if (first) {
-        hearth_log(HEARTH_LOG_WARN,
-                   "remote: %s holds values that do not verify: they are not used (more of them are only counted)",
-                   remote->address.label);
-    }
-}
-
-/* A name as it stands in an index. False: it is none. */
-static bool read_name(const redisReply *reply, struct hearth_digest *name) {
-    char hex[33];
-    if (reply->type != REDIS_REPLY_STRING || reply->len != 32 ||
-        sscanf(reply->str, "%16" SCNx64 "%16" SCNx64, &name->hi, &name->lo) != 2) {
-        return false;
-    }
-    hearth_digest_hex(*name, hex);
-    return memcmp(hex, reply->str, 32) == 0;
-}
-
-/* One item of a block's index. */
-static void see(struct remote *remote, struct hearth_digest base, const redisReply *field, const redisReply *header,
-                uint64_t ticket) {
-    struct hearth_format_info info = {0};
-    struct hearth_digest name;
-    const enum hearth_format_verdict verdict = read_header(remote, header, &info);
-    const bool named = read_name(field, &name);
-    if (verdict != HEARTH_FORMAT_GOOD || !named || !hearth_digest_equal(info.record.base, base) ||
-        !hearth_digest_equal(info.record.name, name)) {
-        count_bad(remote);
-        hearth_format_info_finish(&info);
-        if (named && verdict != HEARTH_FORMAT_NEWER && verdict != HEARTH_FORMAT_NOMEM) {
-            hearth_remote_discard(remote, name, base, 0);
-        }
-        return;
-    }
-    struct hearth_record *record = hearth_record_copy(&info.record);
-    (void)pthread_mutex_lock(&remote->lock);
-    struct remote_known *known =
-        record ? hearth_remote_known_add(remote, record->name, base, info.payload_bytes) : NULL;
-    if (known) {
-        known->seen = ticket;
-        known->payload_bytes = info.payload_bytes;
-    }
-    (void)pthread_mutex_unlock(&remote->lock);
-    hearth_format_info_finish(&info);
-    if (known) {
-        post_found(remote, record);
-    } else {
-        hearth_record_destroy(record);
-    }
-}
-
-/* What was known of a block, and was not in its index. */
-static void lose_unseen(struct remote *remote, struct hearth_digest base, uint64_t ticket) {
-    (void)pthread_mutex_lock(&remote->lock);
-    for (struct hearth_link *link = hearth_table_find(&remote->known_at, base), *next; link; link = next) {
-        struct remote_known *known = (struct remote_known *)(void *)((char *)link - offsetof(struct remote_known, at));
-        next = hearth_table_next(link);
-        if (known->seen != ticket) {
-            const struct hearth_digest name = known->entry.link.key;
-            hearth_remote_known_remove(remote, known);
-            post_lost(remote, name);
-        }
-    }
-    (void)pthread_mutex_unlock(&remote->lock);
-}
-
-static void seek_begin(struct remote_op *op) {
-    for (size_t i = 0; i < op->n; i++) {
-        char key[REMOTE_KEY_BYTES];
-        hearth_remote_key_index(op->link->remote, op->bases[i], key);
-        const char *argv[] = {"HGETALL", key};
-        if (!hearth_remote_send(op, 2, argv, NULL)) {
-            return;
-        }
-    }
-}
-
-static void seek_reply(struct remote_op *op, const redisReply *reply) {
-    struct remote *remote = op->link->remote;
-    const struct hearth_digest base = op->bases[op->answered - 1];
-    if (!reply || reply->type != REDIS_REPLY_ARRAY) {
-        return;
-    }
-    const uint64_t ticket = op->answer.event.ticket;
-    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
-        see(remote, base, reply->element[i], reply->element[i + 1], ticket);
-    }
-    lose_unseen(remote, base, ticket);
-}
-
 /* ---- get ---- */
+
+static size_t chunk_bytes(const struct remote_op *op, size_t chunk) {
+    const uint64_t left = op->payload_bytes - (uint64_t)chunk * REMOTE_CHUNK;
+    return left < REMOTE_CHUNK ? (size_t)left : REMOTE_CHUNK;
+}
+
+/* Asks for chunks in the order of the operations, a bounded number of bytes ahead of what has come. */
+static void ask_on(struct remote_link *link) {
+    for (struct remote_op *op = link->unsent; op; op = link->unsent = op->next) {
+        for (; op->kind == REMOTE_GET && op->asked < op->chunks && !op->missing && !op->lost; op->asked++) {
+            char key[REMOTE_KEY_BYTES];
+            const size_t bytes = chunk_bytes(op, op->asked);
+            if (link->ahead_bytes > 0 && link->ahead_bytes + bytes > REMOTE_AHEAD_BYTES) {
+                return;
+            }
+            hearth_remote_key_chunk(link->remote, op->base, op->name, op->asked, key);
+            const char *chunk[] = {"GET", key};
+            link->ahead_bytes += hearth_remote_send(op, 2, chunk, NULL) ? bytes : 0;
+        }
+    }
+}
 
 static void get_begin(struct remote_op *op) {
     struct remote *remote = op->link->remote;
@@ -168,9 +43,11 @@ static void get_begin(struct remote_op *op) {
     op->missing = !known;
     if (known) {
         op->base = known->at.key;
+        op->payload_bytes = known->payload_bytes;
         op->chunks = hearth_remote_chunks(known->payload_bytes);
-        const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks : RESERVED_CHUNKS;
-        (void)hearth_buf_reserve(&op->body, most * REMOTE_CHUNK); /* what is longer grows as it comes */
+        const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks * REMOTE_CHUNK : RESERVED_CHUNKS * REMOTE_CHUNK;
+        const size_t bytes = op->payload_bytes < most ? (size_t)op->payload_bytes : most;
+        (void)hearth_buf_reserve_large(&op->body, bytes + 2); /* what is longer grows as it comes */
     }
     (void)pthread_mutex_unlock(&remote->lock);
     char key[REMOTE_KEY_BYTES], hex[33];
@@ -178,26 +55,35 @@ static void get_begin(struct remote_op *op) {
         return;
     }
     hearth_digest_hex(op->name, hex);
-    hearth_remote_key_index(remote, op->base, key);
+    hearth_remote_key_block(remote, REMOTE_INDEX, op->base, key);
     const char *header[] = {"HGET", key, hex};
-    bool sent = hearth_remote_send(op, 3, header, NULL);
-    for (size_t i = 0; sent && i < op->chunks; i++) {
-        hearth_remote_key_chunk(remote, op->name, i, key);
-        const char *chunk[] = {"GET", key};
-        sent = hearth_remote_send(op, 2, chunk, NULL);
+    if (hearth_remote_send(op, 3, header, NULL) && !op->link->unsent) {
+        op->link->unsent = op;
     }
+}
+
+static struct hearth_buf *get_into(struct remote_op *op, size_t bytes) {
+    const bool fits = op->kind == REMOTE_GET && op->answered > 0 && !op->missing && bytes <= REMOTE_CHUNK &&
+                      hearth_buf_reserve(&op->body, bytes + 2);
+    op->placed = fits;
+    return fits ? &op->body : NULL;
 }
 
 static void get_reply(struct remote_op *op, const redisReply *reply) {
     struct hearth_buf *to = op->answered == 1 ? &op->header : &op->body;
+    if (op->answered > 1) {
+        op->link->ahead_bytes -= chunk_bytes(op, op->answered - 2);
+    }
     if (!reply || op->missing) {
         return;
     }
     /* What came of one value is bounded by what was asked for: a store that says more is not believed. */
     const size_t most = op->answered == 1 ? HEARTH_FORMAT_HEADER_MAX : REMOTE_CHUNK;
-    if (reply->type != REDIS_REPLY_STRING || reply->len > most || !hearth_buf_append(to, reply->str, reply->len)) {
+    if (reply->type != REDIS_REPLY_STRING || reply->len > most ||
+        (!op->placed && !hearth_buf_append(to, reply->str, reply->len))) {
         op->missing = true;
     }
+    op->placed = false;
 }
 
 /* The item is not used again from here. */
@@ -216,7 +102,7 @@ static int open_item(struct remote_op *op) {
     struct hearth_backing_event *event = &op->answer.event;
     struct hearth_format_info info = {0};
     const redisReply header = {.type = REDIS_REPLY_STRING, .len = op->header.len, .str = (char *)op->header.data};
-    if (read_header(remote, &header, &info) != HEARTH_FORMAT_GOOD) {
+    if (hearth_remote_read_header(remote, &header, &info) != HEARTH_FORMAT_GOOD) {
         return HEARTH_ERR_NOT_FOUND;
     }
     int err = HEARTH_ERR_NOT_FOUND;
@@ -226,7 +112,10 @@ static int open_item(struct remote_op *op) {
               : verdict == HEARTH_FORMAT_NOMEM ? HEARTH_ERR_NOMEM
                                                : HEARTH_ERR_NOT_FOUND;
     }
-    event->checksum = err == HEARTH_OK ? hearth_checksum(event->bytes.data, event->bytes.len) : 0;
+    const bool plain = !info.encrypted && !info.compressed; /* then the payload is the state, and was just compared */
+    event->checksum = err != HEARTH_OK ? 0
+                      : plain          ? info.payload_checksum
+                                       : hearth_checksum(event->bytes.data, event->bytes.len);
     hearth_format_info_finish(&info);
     return err;
 }
@@ -239,7 +128,7 @@ static void get_end(struct remote_op *op) {
     if (!op->lost && !op->missing) {
         event->err = open_item(op);
         if (event->err == HEARTH_ERR_NOT_FOUND) {
-            count_bad(remote);
+            hearth_remote_count_bad(remote);
             hearth_remote_discard(remote, op->name, op->base, op->chunks);
         }
     }
@@ -261,30 +150,52 @@ static void end(struct remote_op *op) {
     if (op->kind == REMOTE_GET) {
         get_end(op);
     }
+    hearth_remote_seek_destroy(op->seek);
+    op->seek = NULL;
     hearth_remote_op_leave(op);
     hearth_remote_op_end(op);
 }
 
+static bool ended(const struct remote_op *op) {
+    return op->sent == op->answered && (op->lost || op->missing || op->asked == op->chunks);
+}
+
 static void begin(struct remote_op *op) {
     if (op->kind == REMOTE_SEEK) {
-        seek_begin(op);
+        hearth_remote_seek_begin(op);
     } else {
         get_begin(op);
     }
-    if (op->sent == op->answered) {
+    if (ended(op)) {
         end(op);
     }
 }
 
 static void take_reply(struct remote_op *op, const redisReply *reply) {
     if (op->kind == REMOTE_SEEK) {
-        seek_reply(op, reply);
+        hearth_remote_seek_reply(op, reply);
     } else {
         get_reply(op, reply);
     }
-    if (op->sent == op->answered) {
+    if (ended(op)) {
         end(op);
     }
 }
 
-const struct remote_task hearth_remote_reading = {.begin = begin, .replied = take_reply};
+/* Without a connection, what has asked for nothing hears of nothing. */
+static void go_on(struct remote_link *link) {
+    if (link->state == REMOTE_UP) {
+        ask_on(link);
+        return;
+    }
+    for (struct remote_op *op = link->ops, *next; op; op = next) {
+        next = op->next;
+        op->lost = true;
+        if (ended(op)) {
+            end(op);
+        }
+    }
+}
+
+const struct remote_task hearth_remote_reading = {
+    .begin = begin, .replied = take_reply, .into = get_into, .go_on = go_on};

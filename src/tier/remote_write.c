@@ -1,10 +1,11 @@
 /* Put, remove, touch.
  *
- *     PUT      0. HEXISTS of the header, EXISTS of all chunks: what another box has written is not sent again
+ *     PUT      0. HEXISTS of the header, SISMEMBER of its end, EXISTS of all chunks: what another box has written is
+ * not sent again
  *              1. SET of each chunk
- *              2. HSET of the header, and what the item replaces goes
- *     REMOVE   HDEL of the header, UNLINK of the chunks
- *     TOUCH    EXPIRE of the index and the chunks, when much of their time has passed
+ *              2. SADD of the end, HSET of the cover, HSET of the header, and what the item replaces goes
+ *     REMOVE   HDEL of header and cover, UNLINK of the chunks
+ *     TOUCH    EXPIRE of what a block has and of the chunks, when much of their time has passed
  *
  * A store that refuses to write (full, a read-only replica, a disk of its own that failed) goes on being read: writing
  * is suspended and tried again with the next put after a while. */
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "base/health.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +23,23 @@
 
 /* ---- commands ---- */
 
-static bool send_expire(struct remote_op *op, const char *key) {
+static bool send_expire_key(struct remote_op *op, const char *key) {
     char ttl[24];
     const char *argv[] = {"EXPIRE", key, ttl};
     (void)snprintf(ttl, sizeof ttl, "%lld", (long long)op->link->remote->params.ttl_s);
     return op->link->remote->params.ttl_s == 0 || hearth_remote_send(op, 3, argv, NULL);
+}
+
+/* Of all that a block has beside the chunks. */
+static bool send_expire_block(struct remote_op *op) {
+    static const enum remote_key KINDS[] = {REMOTE_INDEX, REMOTE_ENDS, REMOTE_COVERS};
+    bool sent = true;
+    for (size_t i = 0; sent && i < sizeof KINDS / sizeof *KINDS; i++) {
+        char key[REMOTE_KEY_BYTES];
+        hearth_remote_key_block(op->link->remote, KINDS[i], op->base, key);
+        sent = send_expire_key(op, key);
+    }
+    return sent;
 }
 
 /* A command whose arguments are the keys of an item's chunks. */
@@ -35,7 +49,7 @@ static void send_chunk_keys(struct remote_op *op, const char *command, struct he
     if (argv && (keys || chunks == 0)) {
         argv[0] = command;
         for (size_t i = 0; i < chunks; i++) {
-            hearth_remote_key_chunk(op->link->remote, name, i, keys[i]);
+            hearth_remote_key_chunk(op->link->remote, op->base, name, i, keys[i]);
             argv[i + 1] = keys[i];
         }
         (void)(chunks > 0 && hearth_remote_send(op, (int)chunks + 1, argv, NULL));
@@ -46,12 +60,21 @@ static void send_chunk_keys(struct remote_op *op, const char *command, struct he
     free(keys);
 }
 
-/* A command on the item's field of its block's index. */
-static bool send_field(struct remote_op *op, const char *command, struct hearth_digest name) {
+/* A command on the item's field of a hash of its block. */
+static bool send_field(struct remote_op *op, const char *command, enum remote_key kind, struct hearth_digest name) {
     char key[REMOTE_KEY_BYTES], hex[33];
     const char *argv[] = {command, key, hex};
-    hearth_remote_key_index(op->link->remote, op->base, key);
+    hearth_remote_key_block(op->link->remote, kind, op->base, key);
     hearth_digest_hex(name, hex);
+    return hearth_remote_send(op, 3, argv, NULL);
+}
+
+/* A command on the item's end. */
+static bool send_end(struct remote_op *op, const char *command) {
+    char key[REMOTE_KEY_BYTES], end[24];
+    const char *argv[] = {command, key, end};
+    hearth_remote_key_block(op->link->remote, REMOTE_ENDS, op->base, key);
+    (void)snprintf(end, sizeof end, "%" PRIu64, hearth_remote_end(op->record));
     return hearth_remote_send(op, 3, argv, NULL);
 }
 
@@ -92,7 +115,7 @@ static void send_chunks(struct remote_op *op) {
     (void)snprintf(ttl, sizeof ttl, "%lld", (long long)op->link->remote->params.ttl_s);
     for (size_t i = 0; i < op->chunks; i++) {
         const size_t at = i * REMOTE_CHUNK, n = len - at < REMOTE_CHUNK ? len - at : REMOTE_CHUNK;
-        hearth_remote_key_chunk(op->link->remote, op->name, i, key);
+        hearth_remote_key_chunk(op->link->remote, op->base, op->name, i, key);
         const char *argv[] = {"SET", key, bytes + at, "EX", ttl};
         const size_t lens[] = {3, strlen(key), n, 2, strlen(ttl)};
         if (!hearth_remote_send(op, op->link->remote->params.ttl_s > 0 ? 5 : 3, argv, lens)) {
@@ -101,13 +124,32 @@ static void send_chunks(struct remote_op *op) {
     }
 }
 
+static bool send_cover(struct remote_op *op, const char *command, const char *field, struct hearth_digest name) {
+    char key[REMOTE_KEY_BYTES], hex[33];
+    const char *argv[] = {command, key, field, hex};
+    hearth_remote_key_block(op->link->remote, REMOTE_COVERS, op->base, key);
+    hearth_digest_hex(name, hex);
+    return hearth_remote_send(op, 4, argv, NULL);
+}
+
+static bool send_covers(struct remote_op *op, const char name[33]) {
+    const struct hearth_record *record = op->record;
+    char old[33];
+    hearth_digest_hex(op->replaced, old);
+    const bool first = record->kind == HEARTH_RECORD_PAGE && record->p0 == record->base_pos;
+    return (hearth_digest_is_zero(record->cover) || send_cover(op, "HSET", name, record->cover)) &&
+           (!first || send_cover(op, "HSETNX", REMOTE_FIRST, op->name)) &&
+           (!op->replaces || send_cover(op, "HSET", old, op->name));
+}
+
 static void send_header(struct remote_op *op) {
     char key[REMOTE_KEY_BYTES], hex[33];
-    hearth_remote_key_index(op->link->remote, op->base, key);
+    hearth_remote_key_block(op->link->remote, REMOTE_INDEX, op->base, key);
     hearth_digest_hex(op->name, hex);
     const char *argv[] = {"HSET", key, hex, (const char *)op->header.data};
     const size_t lens[] = {4, strlen(key), 32, op->header.len};
-    if (!hearth_remote_send(op, 4, argv, lens) || !send_expire(op, key) || !op->replaces) {
+    if (!send_end(op, "SADD") || !send_covers(op, hex) || !hearth_remote_send(op, 4, argv, lens) ||
+        !send_expire_block(op) || !op->replaces) {
         return;
     }
     struct remote *remote = op->link->remote;
@@ -119,7 +161,7 @@ static void send_header(struct remote_op *op) {
         hearth_remote_known_remove(remote, old);
     }
     (void)pthread_mutex_unlock(&remote->lock);
-    if (send_field(op, "HDEL", op->replaced)) {
+    if (send_field(op, "HDEL", REMOTE_INDEX, op->replaced)) {
         send_chunk_keys(op, "UNLINK", op->replaced, chunks);
     }
 }
@@ -129,7 +171,10 @@ static void note_written(struct remote_op *op) {
     size_t len;
     (void)payload(op, &len);
     (void)pthread_mutex_lock(&remote->lock);
-    (void)hearth_remote_known_add(remote, op->name, op->base, len);
+    struct remote_known *known = hearth_remote_known_add(remote, op->name, op->base, len);
+    if (known) {
+        known->end = hearth_remote_end(op->record);
+    }
     if (!op->missing) {
         remote->stats.deduplicated++;
     } else {
@@ -181,11 +226,10 @@ static void touch_begin(struct remote_op *op) {
             chunks = hearth_remote_chunks(known->payload_bytes);
         }
         (void)pthread_mutex_unlock(&remote->lock);
-        hearth_remote_key_index(remote, op->base, key);
-        bool sent = due && send_expire(op, key);
+        bool sent = due && send_expire_block(op);
         for (size_t k = 0; sent && k < chunks; k++) {
-            hearth_remote_key_chunk(remote, op->names[i], k, key);
-            sent = send_expire(op, key);
+            hearth_remote_key_chunk(remote, op->base, op->names[i], k, key);
+            sent = send_expire_key(op, key);
         }
     }
 }
@@ -203,7 +247,7 @@ static void remove_begin(struct remote_op *op) {
         hearth_remote_known_remove(remote, known);
     }
     (void)pthread_mutex_unlock(&remote->lock);
-    if (there && send_field(op, "HDEL", op->name)) {
+    if (there && send_field(op, "HDEL", REMOTE_COVERS, op->name) && send_field(op, "HDEL", REMOTE_INDEX, op->name)) {
         send_chunk_keys(op, "UNLINK", op->name, op->chunks);
     }
 }
@@ -243,7 +287,7 @@ static void begin(struct remote_op *op) {
     switch (op->kind) {
     case REMOTE_PUT:
         op->lost = op->link->state != REMOTE_UP || !encode(op);
-        if (!op->lost && send_field(op, "HEXISTS", op->name)) {
+        if (!op->lost && send_field(op, "HEXISTS", REMOTE_INDEX, op->name) && send_end(op, "SISMEMBER")) {
             send_chunk_keys(op, "EXISTS", op->name, op->chunks);
         }
         break;
@@ -275,7 +319,7 @@ static void take_reply(struct remote_op *op, const redisReply *reply) {
         op->lost = true;
         refused(op->link->remote, reply->str);
     } else if (reply && op->kind == REMOTE_PUT && op->step == 0) {
-        const long long want = op->answered == 1 ? 1 : (long long)op->chunks;
+        const long long want = op->answered <= 2 ? 1 : (long long)op->chunks;
         op->missing = op->missing || reply->type != REDIS_REPLY_INTEGER || reply->integer != want;
     }
     go_on(op);

@@ -14,6 +14,7 @@ import threading
 import time
 
 from lib import server as servers
+from ondisk import wait_until
 
 
 PROGRAM = shutil.which("redis-server") or shutil.which("redis-check-rdb")
@@ -84,6 +85,22 @@ class Store:
     def keys(self, kind):
         """kind: i (the indexes of blocks) or s (the chunks)."""
         return sorted(self.ask("KEYS", f"hearth:*:{kind}:*"))
+
+
+def metric(running, name):
+    return running.client.metrics()[f"hearth_remote_{name}"]
+
+
+def wait_written(running):
+    """Waits until the store has what is to be written."""
+    last = []
+
+    def quiet():
+        last.append((metric(running, "queued_bytes"), metric(running, "written_total"),
+                     metric(running, "deduplicated_total"), metric(running, "dropped_total")))
+        return len(last) > 10 and last[-1][0] == 0 and len(set(last[-10:])) == 1
+
+    wait_until(quiet, "all is written")
 
 
 class FakeStore:

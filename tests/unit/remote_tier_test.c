@@ -89,7 +89,7 @@ static struct hearth_backing *open_tier(const struct store *store, struct hearth
 
 /* A value of the store: the header of an item in its index, or a part of its state. */
 struct value {
-    char key[128], field[33]; /* field "": a string */
+    char key[160], field[33]; /* field "": a string */
     char *bytes;              /* as it was written */
     size_t len;
 };
@@ -122,12 +122,12 @@ static size_t read_values(struct store *store, struct hearth_digest model, const
         hearth_digest_hex(items[i].record.base, base);
         hearth_digest_hex(items[i].record.name, name);
         values[n] = (struct value){.len = 0};
-        (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:i:%s", id.hex, base);
+        (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:i:{%s}", id.hex, base);
         (void)snprintf(values[n].field, sizeof values[n].field, "%s", name);
         read_value(store, &values[n++]);
         for (size_t k = 0; k * CHUNK < items[i].bytes; k++) {
             values[n] = (struct value){.len = 0};
-            (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:s:%s:%zu", id.hex, name, k);
+            (void)snprintf(values[n].key, sizeof values[n].key, "hearth:%s:s:{%s}:%s:%zu", id.hex, base, name, k);
             read_value(store, &values[n++]);
         }
     }
@@ -182,7 +182,11 @@ static void tell_a_lie(struct store *store, const struct value *values, size_t n
 
 /* Asks what hangs on an item's base, and checks what is told. */
 static void seek(struct hearth_backing *backing, const struct item *items, const struct item *about) {
-    const uint64_t ticket = backing->ops->seek(backing, &about->record.base, 1);
+    const struct hearth_backing_place place = {.base = about->record.base,
+                                               .base_pos = about->record.base_pos,
+                                               .tokens = about->record.tokens,
+                                               .n = hearth_record_tokens(&about->record)};
+    const uint64_t ticket = backing->ops->seek(backing, &place, 1);
     assert_true(ticket > 0);
     for (bool over = false; !over;) {
         struct hearth_backing_event event = next(backing);
@@ -315,7 +319,78 @@ static void a_store_that_lies(void **state) {
     close_store(&store);
 }
 
+/* ---- a popular head ---- */
+
+enum { BRANCHES = 5000, SHARED = PAGE / 2 };
+
+/* Branch `i` of the head's page: its tokens from SHARED on are its own. */
+static void make_branch(struct item *item, const struct item *head, int i) {
+    *item = *head;
+    item->bytes = 40;
+    item->record.tokens = item->tokens;
+    item->record.p0 = head->record.base_pos + SHARED;
+    item->record.state_bytes = item->bytes;
+    item->record.cover = head->record.name;
+    item->tokens[SHARED] = 100000 + i;
+    item->record.name = hearth_record_name(&item->record);
+}
+
+/* What a seek tells of: how many, and whether `wanted` and `also` are among them. */
+static size_t count_found(struct hearth_backing *backing, const struct hearth_backing_place *place,
+                          const struct item *wanted, const struct item *also) {
+    size_t found = 0, right = 0;
+    const uint64_t ticket = backing->ops->seek(backing, place, 1);
+    assert_true(ticket > 0);
+    for (bool over = false; !over;) {
+        struct hearth_backing_event event = next(backing);
+        over = event.type == HEARTH_BACKING_SOUGHT && event.ticket == ticket;
+        if (event.type == HEARTH_BACKING_FOUND) {
+            found++;
+            right += hearth_digest_equal(event.name, wanted->record.name) ||
+                     hearth_digest_equal(event.name, also->record.name);
+        }
+        assert_int_not_equal(event.type, HEARTH_BACKING_LOST);
+        hearth_backing_event_finish(&event);
+    }
+    assert_int_equal(right, wanted == also ? 1 : 2);
+    return found;
+}
+
+/* However many branches hang on a block, a prompt is told of its own one, of what that stands on, and of few others. */
+static void a_popular_head(void **state) {
+    static struct item head, branch;
+    struct store store;
+    if (!open_store(&store, *state)) {
+        print_message("redis-server is not installed\n");
+        skip();
+    }
+    make_item(&head, HEARTH_RECORD_PAGE, 1, 1, PAGE, 300);
+    struct hearth_backing *backing = open_tier(&store, fingerprint, NULL);
+    assert_true(put(backing, &head, NULL));
+    for (int i = 0; i < BRANCHES; i++) {
+        make_branch(&branch, &head, i);
+        assert_true(put(backing, &branch, NULL));
+    }
+    expect(backing, HEARTH_BACKING_WRITTEN, &branch); /* the last: they keep their order */
+    for (int round = 0; round < 2; round++) {         /* by the tier that has written them, and by another one */
+        for (int i = 0; i < BRANCHES; i += BRANCHES / 7) {
+            make_branch(&branch, &head, i);
+            const struct hearth_backing_place place = {branch.record.base, branch.record.base_pos, branch.tokens, PAGE};
+            assert_in_range(count_found(backing, &place, &branch, &head), 2, BRANCHES / 4);
+            assert_int_equal(get(backing, &branch), HEARTH_OK);
+        }
+        make_branch(&branch, &head, BRANCHES + 1); /* one that is not there */
+        const struct hearth_backing_place place = {branch.record.base, branch.record.base_pos, branch.tokens, PAGE};
+        assert_in_range(count_found(backing, &place, &head, &head), 1, BRANCHES / 4);
+        backing->ops->destroy(backing);
+        backing = open_tier(&store, fingerprint, NULL);
+    }
+    backing->ops->destroy(backing);
+    close_store(&store);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
+                                       cmocka_unit_test_setup_teardown(a_popular_head, enter, leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
