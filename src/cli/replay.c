@@ -15,7 +15,7 @@
 
 struct replay_options {
     const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
-    const char *import;
+    const char *import, *disk, *disk_read, *disk_write;
     int64_t concurrency, prefill, conversations, parallel;
     bool json;
     struct replay_fleet_options fleet;
@@ -31,7 +31,11 @@ static const struct hearth_console_option options[] = {
     {"--policy", "NAME", "only this one [all]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(policy)},
     {"--ram", "SIZE", "state that RAM may hold, as 64G [of a recording: the server's; else 16G]", 1,
      HEARTH_CONSOLE_TEXT, OPTION_AT(ram)},
-    {"--cache-tokens", "N", "instead: tokens of state that may be held, as 600k", 1, HEARTH_CONSOLE_TEXT,
+    {"--disk", "SIZE", "state that a disk may hold besides, as 400G; with --cache-tokens a part of it [none]", 1,
+     HEARTH_CONSOLE_TEXT, OPTION_AT(disk)},
+    {"--disk-read", "RATE", "bytes a second that are read from it [2g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk_read)},
+    {"--disk-write", "RATE", "and written [1g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk_write)},
+    {"--cache-tokens", "N", "instead: tokens of state that may be held in all, as 600k", 1, HEARTH_CONSOLE_TEXT,
      OPTION_AT(cache_tokens)},
     {"--model-shape", "SHAPE",
      "pages; hybrid:BYTES, with snapshots of so many; window:N, with a window of N tokens "
@@ -70,6 +74,14 @@ static const struct hearth_console_tool tool =
 static bool read_bytes(const char *name, const char *text, uint64_t *out) {
     if (text && !hearth_lab_size(text, 1024, out)) {
         (void)hearth_complain(1, "%s: '%s' is not a size such as 64M or 2G", name, text);
+        return false;
+    }
+    return true;
+}
+
+static bool read_rate(const char *name, const char *text, double *out) {
+    if (text && !hearth_lab_rate(text, out)) {
+        (void)hearth_complain(1, "%s: '%s' is not a rate such as 2g", name, text);
         return false;
     }
     return true;
@@ -129,7 +141,9 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     *params =
         (struct hearth_replay_params){.ram_bytes = UINT64_C(16) << 30,
                                       .prefill_tokens_per_s = chosen->prefill > 0 ? (double)chosen->prefill : 2000,
-                                      .import_bytes_per_s = 10e9};
+                                      .import_bytes_per_s = 10e9,
+                                      .disk_read_bytes_per_s = 2e9,
+                                      .disk_write_bytes_per_s = 1e9};
     *choice = (struct hearth_trace_choice){.of = 1, .concurrency = 20};
     if (chosen->concurrency > 100000 || chosen->concurrency == 0) {
         (void)hearth_complain(1, "--concurrency is between 1 and 100000");
@@ -138,12 +152,12 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     choice->sessions = chosen->conversations > 0 ? (uint64_t)chosen->conversations : 0;
     choice->concurrency = chosen->concurrency > 0 ? (uint32_t)chosen->concurrency : choice->concurrency;
     bool ok = read_bytes("--token-bytes", chosen->token_bytes, &token_bytes) &&
-              read_bytes("--ram", chosen->ram, &params->ram_bytes) && read_part(chosen->part, choice);
+              read_bytes("--ram", chosen->ram, &params->ram_bytes) && read_part(chosen->part, choice) &&
+              read_bytes("--disk", chosen->disk, &params->disk_bytes) &&
+              read_rate("--disk-read", chosen->disk_read, &params->disk_read_bytes_per_s) &&
+              read_rate("--disk-write", chosen->disk_write, &params->disk_write_bytes_per_s) &&
+              read_rate("--import", chosen->import, &params->import_bytes_per_s);
     params->token_bytes = token_bytes;
-    if (chosen->import && !hearth_lab_rate(chosen->import, &params->import_bytes_per_s)) {
-        (void)hearth_complain(1, "--import: '%s' is not a rate such as 10g", chosen->import);
-        return false;
-    }
     if (chosen->parallel > 64) {
         (void)hearth_complain(1, "--parallel is between 0 and 64");
         return false;
@@ -158,6 +172,11 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
     }
     if (chosen->cache_tokens) {
         params->ram_bytes = hearth_replay_bytes(params, tokens);
+        if (params->ram_bytes <= params->disk_bytes) {
+            (void)hearth_complain(1, "--cache-tokens: the disk alone holds more, which leaves nothing to RAM");
+            return false;
+        }
+        params->ram_bytes -= params->disk_bytes;
     }
     return true;
 }
@@ -188,7 +207,7 @@ static int replay(const struct replay_options *chosen, struct hearth_replay_para
         status = hearth_complain(HEARTH_CONSOLE_USAGE, "--policy: there is no '%s'", chosen->policy);
     }
     if (status == 0) {
-        report.belady_tokens = hearth_replay_bound(trace, &report.oracle, params);
+        report.belady = hearth_replay_bound(trace, &report.oracle, params);
         status = chosen->json ? hearth_lab_print_json(&report) : hearth_lab_print_table(&report);
     }
     if (status == 0 && chosen->svg) {
@@ -215,6 +234,9 @@ static int replay_fleet(const struct replay_options *chosen, struct hearth_repla
     }
     if (chosen->svg) {
         return hearth_complain(HEARTH_CONSOLE_USAGE, "--svg: there is no picture of several boxes");
+    }
+    if (chosen->disk) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--disk: several boxes have a store (--remote) and no disks");
     }
     return hearth_lab_fleet(&chosen->fleet, params, choice, call->args, (size_t)call->arg_count, chosen->json);
 }

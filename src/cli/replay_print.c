@@ -1,5 +1,6 @@
 /* Printing what `hearth replay` found. A share is of all prompt tokens; what is lost is what an infinite cache would
- * not have computed. */
+ * not have computed. Seconds are those of computing and of waiting for RAM and disk; columns of the disk are there
+ * where there is one. */
 #include "cli/replay_print.h"
 
 #include "console/show.h"
@@ -16,28 +17,53 @@ static double seconds(const struct replay_report *report, uint64_t tokens) {
     return (double)tokens / report->params->prefill_tokens_per_s;
 }
 
+static bool has_disk(const struct replay_report *report) {
+    return report->params->disk_bytes > 0;
+}
+
+static double all_seconds(const struct hearth_replay_result *result) {
+    return result->prefill_s + result->import_s + result->read_s;
+}
+
 /* ---- table ---- */
+
+enum { CELLS = 10 };
 
 static bool add_row(struct hearth_show_table *table, const struct replay_report *report, const struct replay_row *row) {
     const struct hearth_replay_result *result = &row->result;
-    char cells[6][64];
-    (void)snprintf(cells[0], sizeof cells[0], "%.2f %%", 100 * share(report, result->computed_tokens));
+    char cells[CELLS][128];
+    const char *texts[CELLS] = {row->name};
+    (void)snprintf(cells[1], sizeof cells[1], "%.2f %%", 100 * share(report, result->computed_tokens));
     for (size_t i = 0; i < HEARTH_REPLAY_CAUSES; i++) {
-        (void)snprintf(cells[1 + i], sizeof cells[0], "%.0f", seconds(report, result->lost_tokens[i]));
+        (void)snprintf(cells[2 + i], sizeof cells[0], "%.0f", seconds(report, result->lost_tokens[i]));
     }
-    (void)snprintf(cells[4], sizeof cells[0], "%s", hearth_show_bytes(result->stored_bytes).text);
-    (void)snprintf(cells[5], sizeof cells[0], "%s", hearth_show_bytes(result->imported_bytes).text);
-    const char *const texts[] = {row->name, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]};
+    (void)snprintf(cells[5], sizeof cells[0], "%.0f", result->read_s);
+    (void)snprintf(cells[6], sizeof cells[0], "%.0f", all_seconds(result));
+    (void)snprintf(cells[7], sizeof cells[0], "%s / %s", hearth_show_bytes(result->stored_bytes).text,
+                   hearth_show_bytes(result->imported_bytes).text);
+    (void)snprintf(cells[8], sizeof cells[0], "%s / %s", hearth_show_bytes(result->written_bytes).text,
+                   hearth_show_bytes(result->read_bytes).text);
+    for (size_t i = 1; i < CELLS - 1; i++) {
+        texts[i] = cells[i];
+    }
     return hearth_show_table_add(table, texts);
 }
 
 static bool add_bound(struct hearth_show_table *table, const struct replay_report *report, const char *name,
-                      uint64_t tokens) {
-    char computed[32], lost[32];
-    (void)snprintf(computed, sizeof computed, "%.2f %%", 100 * share(report, tokens));
-    (void)snprintf(lost, sizeof lost, "%.0f", seconds(report, tokens - report->oracle.new_tokens));
-    const char *const texts[] = {name, computed, lost, "", "", "", ""};
+                      const struct hearth_replay_bound *bound) {
+    char computed[32], lost[32], read[32], all[32];
+    (void)snprintf(computed, sizeof computed, "%.2f %%", 100 * share(report, bound->computed_tokens));
+    (void)snprintf(lost, sizeof lost, "%.0f", seconds(report, bound->computed_tokens - report->oracle.new_tokens));
+    (void)snprintf(read, sizeof read, "%.0f", bound->read_s);
+    (void)snprintf(all, sizeof all, "%.0f", bound->prefill_s + bound->read_s);
+    const char *const texts[CELLS] = {name, computed, lost, "", "", read, all, "", ""};
     return hearth_show_table_add(table, texts);
+}
+
+/* What an endless cache computes. */
+static struct hearth_replay_bound infinite_of(const struct replay_report *report) {
+    return (struct hearth_replay_bound){.computed_tokens = report->oracle.new_tokens,
+                                        .prefill_s = seconds(report, report->oracle.new_tokens)};
 }
 
 /* Says how far a policy did what the recorded server did. */
@@ -61,16 +87,18 @@ int hearth_lab_print_table(const struct replay_report *report) {
                                                  {.title = "EVICTED s"},
                                                  {.title = "NO SNAPSHOT s"},
                                                  {.title = "CHEAPER s"},
-                                                 {.title = "STORED"},
-                                                 {.title = "IMPORTED"}};
+                                                 {.title = has_disk(report) ? "READ s" : NULL},
+                                                 {.title = "ALL s"},
+                                                 {.title = "RAM in / out"},
+                                                 {.title = has_disk(report) ? "DISK in / out" : NULL}};
+    const struct hearth_replay_bound infinite = infinite_of(report);
     struct hearth_show_table table;
     hearth_show_table_init(&table, columns, sizeof columns / sizeof *columns, "");
     bool ok = true;
     for (size_t i = 0; ok && i < report->row_count; i++) {
         ok = add_row(&table, report, &report->rows[i]);
     }
-    ok = ok && add_bound(&table, report, "belady", report->belady_tokens) &&
-         add_bound(&table, report, "infinite", report->oracle.new_tokens);
+    ok = ok && add_bound(&table, report, "belady", &report->belady) && add_bound(&table, report, "infinite", &infinite);
     if (ok) {
         (void)printf("%s of %s prompt tokens\n\n", hearth_show_number(report->trace->count, "request", "requests").text,
                      hearth_show_count(report->trace->prompt_tokens).text);
@@ -99,6 +127,13 @@ static json_t *row_json(const struct replay_report *report, const struct replay_
         "computed_tokens", (json_int_t)result->computed_tokens, "lost_seconds", lost, "prefill_seconds",
         result->prefill_s, "import_seconds", result->import_s, "stored_bytes", (json_int_t)result->stored_bytes,
         "imported_bytes", (json_int_t)result->imported_bytes, "replay_seconds", result->seconds);
+    (void)json_object_set_new(json, "seconds", json_real(all_seconds(result)));
+    (void)json_object_set_new(json, "read_seconds", json_real(result->read_s));
+    if (has_disk(report)) {
+        (void)json_object_set_new(json, "disk",
+                                  json_pack("{s:I, s:I}", "written_bytes", (json_int_t)result->written_bytes,
+                                            "read_bytes", (json_int_t)result->read_bytes));
+    }
     if (result->served > 0) { /* "first": the number of the first request that differs */
         (void)json_object_set_new(json, "as_served",
                                   json_pack("{s:I, s:I, s:I}", "requests", (json_int_t)result->served, "same",
@@ -108,18 +143,20 @@ static json_t *row_json(const struct replay_report *report, const struct replay_
     return json;
 }
 
-static json_t *bound_json(const struct replay_report *report, uint64_t tokens) {
-    return json_pack("{s:f, s:I, s:f}", "computed_share", share(report, tokens), "computed_tokens", (json_int_t)tokens,
-                     "prefill_seconds", seconds(report, tokens));
+static json_t *bound_json(const struct replay_report *report, const struct hearth_replay_bound *bound) {
+    return json_pack("{s:f, s:I, s:f, s:f, s:f}", "computed_share", share(report, bound->computed_tokens),
+                     "computed_tokens", (json_int_t)bound->computed_tokens, "prefill_seconds", bound->prefill_s,
+                     "read_seconds", bound->read_s, "seconds", bound->prefill_s + bound->read_s);
 }
 
 int hearth_lab_print_json(const struct replay_report *report) {
+    const struct hearth_replay_bound infinite = infinite_of(report);
     json_t *policies = json_object();
     for (size_t i = 0; i < report->row_count; i++) {
         (void)json_object_set_new(policies, report->rows[i].name, row_json(report, &report->rows[i]));
     }
-    (void)json_object_set_new(policies, "belady", bound_json(report, report->belady_tokens));
-    (void)json_object_set_new(policies, "infinite", bound_json(report, report->oracle.new_tokens));
+    (void)json_object_set_new(policies, "belady", bound_json(report, &report->belady));
+    (void)json_object_set_new(policies, "infinite", bound_json(report, &infinite));
     json_t *root = json_pack("{s:I, s:I, s:o}", "requests", (json_int_t)report->trace->count, "prompt_tokens",
                              (json_int_t)report->trace->prompt_tokens, "policies", policies);
     return root ? hearth_show_json(root) : hearth_complain(1, "out of memory");
@@ -127,17 +164,21 @@ int hearth_lab_print_json(const struct replay_report *report) {
 
 /* ---- SVG ---- */
 
-enum { BAR_LEFT = 90, BAR_WIDTH = 500, BAR_HEIGHT = 22, BAR_STEP = 32, SVG_WIDTH = 680 };
+enum { BAR_LEFT = 90, BAR_WIDTH = 500, BAR_HEIGHT = 22, BAR_STEP = 32, SVG_WIDTH = 740 };
 
-static void draw_bar(FILE *out, size_t row, const char *name, double all, double fresh, double most) {
+/* A bar of tokens: all of them, and those that are new; at its end their share, and the seconds. */
+static void draw_bar(FILE *out, const struct replay_report *report, size_t row, const char *name, uint64_t tokens,
+                     double seconds, double most) {
     const int y = 40 + (int)row * BAR_STEP;
+    const double all = share(report, tokens), fresh = share(report, report->oracle.new_tokens);
     (void)fprintf(out,
                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>"
                   "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#d95f02\"/>"
                   "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#7f7f7f\"/>"
-                  "<text x=\"%.1f\" y=\"%d\">%.1f %%</text>\n",
+                  "<text x=\"%.1f\" y=\"%d\">%.1f %%, %.0f s</text>\n",
                   BAR_LEFT - 8, y + 16, name, BAR_LEFT, y, BAR_WIDTH * all / most, BAR_HEIGHT, BAR_LEFT, y,
-                  BAR_WIDTH * fresh / most, BAR_HEIGHT, BAR_LEFT + BAR_WIDTH * all / most + 6, y + 16, 100 * all);
+                  BAR_WIDTH * fresh / most, BAR_HEIGHT, BAR_LEFT + BAR_WIDTH * all / most + 6, y + 16, 100 * all,
+                  seconds);
 }
 
 int hearth_lab_print_svg(const struct replay_report *report, const char *path) {
@@ -145,8 +186,7 @@ int hearth_lab_print_svg(const struct replay_report *report, const char *path) {
     if (!out) {
         return hearth_complain(1, "%s: %s", path, strerror(errno));
     }
-    const double fresh = share(report, report->oracle.new_tokens), belady = share(report, report->belady_tokens);
-    double most = belady;
+    double most = share(report, report->belady.computed_tokens);
     for (size_t i = 0; i < report->row_count; i++) {
         const double computed = share(report, report->rows[i].result.computed_tokens);
         most = computed > most ? computed : most;
@@ -154,12 +194,15 @@ int hearth_lab_print_svg(const struct replay_report *report, const char *path) {
     (void)fprintf(out,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" font-family=\"sans-serif\" "
                   "font-size=\"14\"><rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>"
-                  "<text x=\"10\" y=\"22\">prompt tokens computed (grey: new ones)</text>\n",
+                  "<text x=\"10\" y=\"22\">prompt tokens computed (grey: new ones), and seconds of computing and "
+                  "waiting</text>\n",
                   SVG_WIDTH, 50 + (report->row_count + 1) * BAR_STEP);
     for (size_t i = 0; i < report->row_count; i++) {
-        draw_bar(out, i, report->rows[i].name, share(report, report->rows[i].result.computed_tokens), fresh, most);
+        const struct hearth_replay_result *result = &report->rows[i].result;
+        draw_bar(out, report, i, report->rows[i].name, result->computed_tokens, all_seconds(result), most);
     }
-    draw_bar(out, report->row_count, "belady", belady, fresh, most);
+    draw_bar(out, report, report->row_count, "belady", report->belady.computed_tokens,
+             report->belady.prefill_s + report->belady.read_s, most);
     (void)fputs("</svg>\n", out);
     return fclose(out) == 0 ? 0 : hearth_complain(1, "%s: %s", path, strerror(errno));
 }

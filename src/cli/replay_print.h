@@ -15,7 +15,7 @@ struct replay_report {
         struct hearth_replay_result result;
     } rows[REPLAY_POLICIES_MAX];
     size_t row_count;
-    uint64_t belady_tokens;
+    struct hearth_replay_bound belady;
 };
 
 /* Each returns an exit status, after a complaint where it is not 0. */

@@ -183,7 +183,7 @@ static void disclose(struct hearth_depot *depot, struct depot_item *item, int64_
 static void lose_item(struct hearth_depot *depot, struct depot_item *item, int64_t at_us) {
     item->gone = true;
     item->entry.bytes = 1;
-    if (!is_known(item) || !hearth_lru_add(&depot->ghosts, &item->entry, NULL)) {
+    if (depot->params.disk || !is_known(item) || !hearth_lru_add(&depot->ghosts, &item->entry, NULL)) {
         disclose(depot, item, at_us);
     }
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->ghosts)) != NULL;) {
@@ -292,7 +292,8 @@ static bool depot_put(struct hearth_backing *backing, const struct hearth_record
     }
     know(item, number_of(box));
     tell(box, written_us,
-         (struct hearth_backing_event){.type = HEARTH_BACKING_WRITTEN, .remote = true, .name = record->name});
+         (struct hearth_backing_event){
+             .type = HEARTH_BACKING_WRITTEN, .remote = !depot->params.disk, .name = record->name});
     struct depot_item *old = replaces ? find(depot, *replaces) : NULL;
     if (old) {
         hearth_lru_remove(&depot->items, &old->entry);
@@ -306,7 +307,7 @@ static bool depot_get(struct hearth_backing *backing, struct hearth_digest name)
     struct depot_box *box = box_of(backing);
     struct hearth_depot *depot = box->depot;
     struct depot_item *item = depot->away ? NULL : find(depot, name);
-    struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = true, .name = name};
+    struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = !depot->params.disk, .name = name};
     int64_t at_us = *box->now_us + (depot->away ? 0 : depot->params.latency_us);
     if (item) {
         const size_t bytes = bytes_of(item->record);
@@ -369,6 +370,17 @@ static void depot_touch(struct hearth_backing *backing, const struct hearth_back
     (void)backing, (void)touches, (void)n;
 }
 
+/* The end of a path goes before its beginning. */
+static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    struct hearth_depot *depot = box_of(backing)->depot;
+    for (size_t i = n; i-- > 0;) {
+        struct depot_item *item = find(depot, touches[i].name);
+        if (item) {
+            hearth_lru_touch(&depot->items, &item->entry);
+        }
+    }
+}
+
 static void depot_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
     (void)backing, (void)name, (void)why;
 }
@@ -404,6 +416,17 @@ static const struct hearth_backing_ops OPS = {.destroy = depot_destroy,
                                               .stats = depot_stats,
                                               .set_wake = depot_set_wake};
 
+static const struct hearth_backing_ops DISK_OPS = {.destroy = depot_destroy,
+                                                   .put = depot_put,
+                                                   .get = depot_get,
+                                                   .touch = disk_touch,
+                                                   .reject = depot_reject,
+                                                   .remove = depot_remove,
+                                                   .poll = depot_poll,
+                                                   .wait = depot_wait,
+                                                   .stats = depot_stats,
+                                                   .set_wake = depot_set_wake};
+
 /* ---- life ---- */
 
 static void drop_events(struct depot_box *box) {
@@ -419,7 +442,9 @@ struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *param
     if (!depot) {
         return NULL;
     }
-    if (!hearth_wire_init(&depot->in, params->store_bytes_per_s / 1e6) ||
+    const double write_bytes_per_s =
+        params->write_bytes_per_s > 0 ? params->write_bytes_per_s : params->store_bytes_per_s;
+    if (!hearth_wire_init(&depot->in, write_bytes_per_s / 1e6) ||
         !hearth_wire_init(&depot->out, params->store_bytes_per_s / 1e6)) {
         hearth_depot_destroy(depot);
         return NULL;
@@ -433,7 +458,8 @@ struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *param
 
 struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t number, int64_t *now_us) {
     struct depot_box *box = &depot->boxes[number];
-    box->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
+    box->backing = depot->params.disk ? (struct hearth_backing){.ops = &DISK_OPS, .name = "disk"}
+                                      : (struct hearth_backing){.ops = &OPS, .name = "remote"};
     box->depot = depot;
     box->now_us = now_us;
     tell(box, *now_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED});

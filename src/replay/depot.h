@@ -3,7 +3,9 @@
  * It answers what Redis answers (tier/remote.h): what hangs on a prompt's blocks in one round trip, reads and writes at
  * the bandwidth of the box's network and of the store's, which all boxes share. A page that is there is not sent again;
  * over its size the store evicts what was unused for longest. Nothing has bytes, and the clock of each box is the
- * caller's: waiting moves it. */
+ * caller's: waiting moves it.
+ *
+ * Likewise a disk of one box: it needs not be asked what it has, tells at once what it evicts, and counts each use. */
 #ifndef HEARTH_REPLAY_DEPOT_H
 #define HEARTH_REPLAY_DEPOT_H
 
@@ -14,6 +16,8 @@
 
 struct hearth_depot_params {
     double store_bytes_per_s;   /* reads of all boxes together, and writes likewise */
+    double write_bytes_per_s;   /* writes, where they are not as fast as reads; 0: they are */
+    bool disk;                  /* of one box */
     double network_bytes_per_s; /* of a box, in each direction */
     int64_t latency_us;         /* a round trip */
     uint64_t bytes;             /* that the store may hold */

@@ -16,8 +16,10 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cache/tree.h"
+#include "replay/depot.h"
 #include "replay/lane.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define INTERVAL_TOKENS 8192 /* --snapshot-interval */
@@ -25,12 +27,17 @@
 #define LEARN_TIMES 64       /* until an average is where its samples are */
 #define BATCH_TOKENS 2048    /* --batch-size */
 #define CAPTURE_PAGES 8      /* of a slice (sched/lane.c) */
+#define CAPTURE_FULL_US 500000
+#define DISK_LATENCY_US 100
+#define DISK_QUEUE_BYTES \
+    (UINT64_C(512) << 20) /* may wait to be written at least; else a quarter of RAM (cli/serve_disk.c) */
 
 struct replay {
     const struct hearth_trace *trace;
     const struct hearth_replay_params *params;
     struct hearth_hollow hollow;
     struct hearth_ram *ram;
+    struct hearth_depot *disk; /* NULL: none */
     struct hearth_cache *cache;
     struct hearth_live *lives, **lanes;
     uint32_t lane_count;
@@ -86,11 +93,21 @@ size_t hearth_replay_block_bytes(const struct hearth_replay_params *params, cons
     return params->token_bytes * (size_t)trace->block_tokens + ((size_t)trace->block_tokens - 1) * sizeof(hearth_token);
 }
 
-uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
-                             const struct hearth_replay_params *params) {
+struct hearth_replay_bound hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                                               const struct hearth_replay_params *params) {
     const uint64_t block_bytes = page_bytes(params) / (uint64_t)hearth_replay_page_blocks(params, trace);
-    return hearth_oracle_belady(trace, oracle, params->ram_bytes / block_bytes,
-                                (params->snapshot_bytes + block_bytes - 1) / block_bytes);
+    const uint64_t snapshot_blocks = (params->snapshot_bytes + block_bytes - 1) / block_bytes;
+    const uint64_t ram_blocks = params->ram_bytes / block_bytes, disk_blocks = params->disk_bytes / block_bytes;
+    struct hearth_replay_bound bound = {
+        .computed_tokens = hearth_oracle_belady(trace, oracle, ram_blocks + disk_blocks, snapshot_blocks)};
+    bound.prefill_s = (double)bound.computed_tokens / params->prefill_tokens_per_s;
+    if (disk_blocks > 0) {
+        const uint64_t ram_tokens = hearth_oracle_belady(trace, oracle, ram_blocks, snapshot_blocks);
+        const double compute_s = 1 / params->prefill_tokens_per_s;
+        const double read_s = (double)params->token_bytes / params->disk_read_bytes_per_s;
+        bound.read_s = (double)(ram_tokens - bound.computed_tokens) * (read_s < compute_s ? read_s : compute_s);
+    }
+    return bound;
 }
 
 /* ---- a request ---- */
@@ -188,6 +205,24 @@ static bool make_prompt(struct replay *r, const struct hearth_trace_request *req
     return (r->trace->block_tokens == 1 && n > 0) || r->tokens.n > n || hearth_tokens_push(&r->tokens, behind);
 }
 
+/* As the server does (sched/lane.c): where RAM is full of what waits to be written, a moment is waited for that. */
+static void capture(struct replay *r, struct hearth_live *live) {
+    int64_t give_up_us = 0;
+    for (enum hearth_capture done;
+         (done = hearth_cache_capture(r->cache, live, CAPTURE_PAGES)) != HEARTH_CAPTURE_DONE;) {
+        const int64_t now_us = r->hollow.now_us;
+        if (done == HEARTH_CAPTURE_MORE) {
+            continue;
+        }
+        give_up_us = give_up_us > 0 ? give_up_us : now_us + CAPTURE_FULL_US;
+        if (now_us >= give_up_us) {
+            break;
+        }
+        (void)hearth_cache_wait(r->cache, give_up_us - now_us);
+        (void)hearth_cache_poll(r->cache, SIZE_MAX);
+    }
+}
+
 /* The lane's request has been computed: it is captured. False: out of memory. */
 static bool end(struct replay *r, struct hearth_live *live, const struct hearth_trace_request *request) {
     const int32_t n = request->blocks, whole = n + request->reply_blocks;
@@ -204,8 +239,7 @@ static bool end(struct replay *r, struct hearth_live *live, const struct hearth_
     live->used_us = r->hollow.now_us;
     live->lasted_us = request->served ? live->used_us - live->began_us : request->lasted_us;
     live->awaits = request->calls ? HEARTH_AWAITS_TOOL : HEARTH_AWAITS_USER;
-    while (hearth_cache_capture(r->cache, live, CAPTURE_PAGES) != HEARTH_CAPTURE_DONE) {
-    }
+    capture(r, live);
     if (r->params->lanes == 0) {
         hearth_live_clear(r->cache, live);
     }
@@ -221,13 +255,16 @@ static bool replay_request(struct replay *r, const struct hearth_trace_request *
     const size_t n = (size_t)request->blocks + (r->trace->block_tokens > 1 || request->blocks == 0);
     const struct hearth_cache_prompt prompt = {.tokens = r->tokens.v, .n = n};
     r->hollow.now_us = request->at_us;
+    (void)hearth_cache_poll(r->cache, SIZE_MAX);
     const uint64_t evicted_then = evicted(r);
     do {
         if (!hearth_cache_plan(r->cache, &prompt, (const struct hearth_live *const *)r->lanes, r->lane_count,
                                &r->plan)) {
             return false;
         }
+        const int64_t start_us = r->hollow.now_us;
         hearth_cache_restore(r->cache, &r->plan, &prompt, r->lanes, &restored);
+        r->result->read_s += (double)(r->hollow.now_us - start_us) / 1e6;
     } while (restored.failed);
     struct hearth_live *live = r->lanes[r->plan.target];
     count(r, request, seen, &restored);
@@ -245,9 +282,25 @@ static bool replay_request(struct replay *r, const struct hearth_trace_request *
 
 /* ---- a trace ---- */
 
+/* The disk's tier; NULL without a disk, or without memory. */
+static struct hearth_backing *open_disk(struct replay *r) {
+    const struct hearth_replay_params *params = r->params;
+    const uint64_t quarter = params->ram_bytes / 4;
+    const struct hearth_depot_params disk = {.disk = true,
+                                             .store_bytes_per_s = params->disk_read_bytes_per_s,
+                                             .write_bytes_per_s = params->disk_write_bytes_per_s,
+                                             .network_bytes_per_s = INFINITY,
+                                             .latency_us = DISK_LATENCY_US,
+                                             .bytes = params->disk_bytes,
+                                             .queue_bytes = quarter > DISK_QUEUE_BYTES ? quarter : DISK_QUEUE_BYTES};
+    r->disk = params->disk_bytes > 0 ? hearth_depot_create(&disk, 1) : NULL;
+    return r->disk ? hearth_depot_tier(r->disk, 0, &r->hollow.now_us) : NULL;
+}
+
 static int init(struct replay *r, struct hearth_errmsg *msg) {
     const struct hearth_replay_params *params = r->params;
-    const struct hearth_cache_params cache = {.page_tokens = hearth_replay_page_blocks(params, r->trace),
+    const struct hearth_cache_params cache = {.backing = open_disk(r),
+                                              .page_tokens = hearth_replay_page_blocks(params, r->trace),
                                               .budget_bytes = params->ram_bytes,
                                               .policy = params->policy};
     r->lane_count = params->lanes > 0 ? params->lanes : 1;
@@ -258,7 +311,7 @@ static int init(struct replay *r, struct hearth_errmsg *msg) {
         hearth_live_init(&r->lives[i], (int32_t)i);
     }
     r->ram = hearth_ram_create();
-    if (!r->lives || !r->lanes || !r->ram ||
+    if (!r->lives || !r->lanes || !r->ram || (params->disk_bytes > 0 && !r->disk) ||
         !hearth_hollow_init(&r->hollow, r->lane_count, hearth_replay_block_bytes(params, r->trace),
                             params->snapshot_bytes, 1e6 / params->import_bytes_per_s)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a replay");
@@ -280,6 +333,7 @@ static void finish(struct replay *r) {
         hearth_live_finish(r->cache, r->lanes[i]);
     }
     hearth_cache_destroy(r->cache);
+    hearth_depot_destroy(r->disk);
     free(r->lives);
     free(r->lanes);
     hearth_plan_finish(&r->plan);
@@ -306,6 +360,13 @@ int hearth_replay_run(const struct hearth_trace *trace, const struct hearth_orac
     result->stored_bytes = r.hollow.exported_bytes;
     result->import_s = (double)result->imported_bytes / params->import_bytes_per_s;
     result->prefill_s = (double)result->computed_tokens / params->prefill_tokens_per_s;
+    if (r.disk) {
+        struct hearth_depot_figures figures;
+        hearth_depot_figures(r.disk, &figures);
+        result->read_bytes = figures.read_bytes;
+        result->written_bytes = figures.written_bytes;
+    }
+    result->read_s = r.disk && result->read_s > result->import_s ? result->read_s - result->import_s : 0;
     finish(&r);
     result->seconds = (double)(hearth_clock_us() - start_us) / 1e6;
     return err;

@@ -19,7 +19,9 @@ struct hearth_replay_params {
     double import_bytes_per_s; /* RAM to the engine */
     double export_bytes_per_s; /* and back; 0: it takes no time */
     int32_t page_tokens;       /* 0: 256 */
-    uint32_t lanes;            /* that keep the state of their last prompt, one request after the other; 0: none does */
+    uint64_t disk_bytes;       /* 0: there is none */
+    double disk_read_bytes_per_s, disk_write_bytes_per_s;
+    uint32_t lanes; /* that keep the state of their last prompt, one request after the other; 0: none does */
     const struct hearth_policy *policy;
 };
 
@@ -43,6 +45,8 @@ struct hearth_replay_result {
     uint64_t computed_tokens;
     uint64_t lost_tokens[HEARTH_REPLAY_CAUSES]; /* of these, had been computed before */
     double prefill_s, import_s;                 /* what computing and importing take */
+    double read_s;                              /* that requests waited for the disk, besides */
+    uint64_t read_bytes, written_bytes;         /* of the disk */
     uint64_t imported_bytes, stored_bytes;      /* out of RAM, into it */
     uint64_t served, agreed; /* requests of a server that told what it did; of these, the replay reused and evicted as
                                 much */
@@ -55,9 +59,14 @@ extern const struct hearth_policy *const hearth_replay_policies[];
 
 /* What a budget has to be to hold so many tokens. */
 uint64_t hearth_replay_bytes(const struct hearth_replay_params *params, uint64_t tokens);
-/* The tokens that Belady's choice computes. */
-uint64_t hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
-                             const struct hearth_replay_params *params);
+/* What no policy does better than, as far as hearth_oracle_belady() says so. `read_s`: with a disk, what RAM alone
+ * could not have held at best and both tiers can has to be read at least, or computed, where that is faster. */
+struct hearth_replay_bound {
+    uint64_t computed_tokens;
+    double prefill_s, read_s;
+};
+struct hearth_replay_bound hearth_replay_bound(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                                               const struct hearth_replay_params *params);
 
 /* Errors: NOMEM. */
 int hearth_replay_run(const struct hearth_trace *trace, const struct hearth_oracle *oracle,

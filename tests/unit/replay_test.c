@@ -156,13 +156,45 @@ static void no_policy_beats_the_bound(void **state) {
             assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &first, NULL), HEARTH_OK);
             assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &second, NULL), HEARTH_OK);
             assert_int_equal(first.computed_tokens, second.computed_tokens);
-            assert_true(first.computed_tokens >= hearth_replay_bound(&trace, &oracle, &params));
+            assert_true(first.computed_tokens >= hearth_replay_bound(&trace, &oracle, &params).computed_tokens);
             uint64_t lost = 0;
             for (size_t k = 0; k < HEARTH_REPLAY_CAUSES; k++) {
                 lost += first.lost_tokens[k];
             }
             assert_int_equal(first.computed_tokens, oracle.new_tokens + lost);
         }
+    }
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
+/* What RAM evicts comes from disk: a wrong choice costs a read. Both tiers together compute no less than the bound of
+ * their sum, and take no less time than its seconds; with a disk for everything only what is new is computed. */
+static void a_disk_turns_prefill_into_reads(void **state) {
+    (void)state;
+    struct rng rng = {10};
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    make_trace(&rng, &trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (size_t i = 0; hearth_replay_policies[i]; i++) {
+        struct hearth_replay_params params = small_model(0);
+        struct hearth_replay_result ram, both, all;
+        params.policy = hearth_replay_policies[i];
+        params.ram_bytes = hearth_replay_bytes(&params, 6144);
+        params.disk_read_bytes_per_s = params.disk_write_bytes_per_s = 1e9; /* 15,000 tokens; 1,000 are computed */
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &ram, NULL), HEARTH_OK);
+        params.disk_bytes = hearth_replay_bytes(&params, 12288);
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &both, NULL), HEARTH_OK);
+        const struct hearth_replay_bound bound = hearth_replay_bound(&trace, &oracle, &params);
+        params.disk_bytes = UINT64_C(1) << 50;
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &all, NULL), HEARTH_OK);
+        assert_true(ram.read_bytes == 0 && ram.read_s <= 0);
+        assert_true(both.computed_tokens < ram.computed_tokens && both.read_bytes > 0 && both.read_s > 0);
+        assert_true(both.prefill_s + both.read_s < ram.prefill_s);
+        assert_true(both.computed_tokens >= bound.computed_tokens);
+        assert_true(both.prefill_s + both.read_s >= bound.prefill_s + bound.read_s && bound.read_s > 0);
+        assert_int_equal(all.computed_tokens, oracle.new_tokens);
     }
     hearth_oracle_finish(&oracle);
     hearth_trace_finish(&trace);
@@ -340,6 +372,7 @@ int main(void) {
         cmocka_unit_test(belady_is_belady),
         cmocka_unit_test(all_room_computes_what_is_new),
         cmocka_unit_test(no_policy_beats_the_bound),
+        cmocka_unit_test(a_disk_turns_prefill_into_reads),
         cmocka_unit_test(small_snapshots_cost_little),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
         cmocka_unit_test(sessions_share_their_head),
