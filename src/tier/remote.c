@@ -210,11 +210,20 @@ static void stop(struct remote_link *link) {
     (void)pthread_join(link->thread, NULL);
 }
 
+/* When no thread is left that could wake the other one. */
+static void close_wake(struct remote_link *link) {
+    if (link->has_thread) {
+        (void)close(link->wake_fd);
+    }
+}
+
 static void remote_destroy(struct hearth_backing *backing) {
     struct remote *remote = remote_of(backing);
     hearth_events_set_wake(&remote->events, NULL, NULL);
     stop(&remote->writer);
     stop(&remote->reader);
+    close_wake(&remote->writer);
+    close_wake(&remote->reader);
     hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     hearth_events_finish(&remote->events);
     hearth_remote_known_finish(remote);

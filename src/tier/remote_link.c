@@ -192,7 +192,6 @@ void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) 
 
 void hearth_remote_link_close(struct remote_link *link) {
     hearth_remote_link_fail(link, "the server ends");
-    (void)close(link->wake_fd);
 }
 
 /* ---- hiredis calls ---- */

@@ -18,7 +18,7 @@ import pytest
 import ondisk
 from conftest import serve
 from lib import server as servers
-from ondisk import assert_same_reply, computed, content, model_flags, request, wait_until
+from ondisk import assert_same_reply, computed, content, model_flags, request, wait_scanned, wait_until
 from store import PROGRAM, FakeStore, Proxy, Store, metric, wait_written
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
@@ -119,6 +119,8 @@ def test_a_receipt_tells_the_tier(store, tmp_path, disk):
                                                    "max_tokens": 4, "model": "any"})
         assert "remote" in told["hearth"]["reused"]
     with box(store, *folder) as again:
+        if disk:
+            wait_scanned(again)  # until then the store has what the disk has not told of
         receipt = request(again.client, talk.messages)["hearth"]
         assert receipt["reused"]["disk" if disk else "remote"] > 100, receipt
         assert receipt["reused"]["remote" if disk else "disk"] == 0, receipt
