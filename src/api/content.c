@@ -42,7 +42,6 @@ static const struct {
     {"file", "file", "read"},
     {"document", "file", "read"},
     {"container_upload", "file", "read"},
-    {"encrypted_content", "encrypted text", "read"},
     {"resource", "resource", "read"},
     {"resource_link", "resource", "read"},
 };

@@ -73,6 +73,23 @@ def test_sub_agents(tmp_path, model):
         assert len(played.assert_well(each=False).rows) >= 5
 
 
+def test_agents_that_write_to_each_other(tmp_path):
+    """The second edition of its sub-agents: the task and what came of it are items of their own."""
+    script = [
+        says(calls(("spawn_agent", {"message": "Count hall one.", "task_name": "count"}), text="I ask."), last="Delegate it."),
+        says("Hall one has nine.", last="Count hall one."),
+        says(calls(("wait_agent", {"timeout_ms": 60000})), last="task_name"),
+        says("It has counted nine.", last="Hall one has nine."),
+        says("It was so.", last="Was it so?"),
+    ]
+    with play(tmp_path, script, model="tiny-hybrid") as played:
+        user = codex(tmp_path, played)
+        edition = ("-c", "features.multi_agent_v2=true")
+        assert user.ask("Delegate it.", *edition) == "It has counted nine."
+        assert user.ask("Was it so?", *edition) == "It was so."
+        assert len(played.assert_well(each=False).rows) == 5
+
+
 @MODELS
 def test_effort(tmp_path, model):
     with play(tmp_path, [says(run("echo high"), last="Begin."), says("Begun. " + Text("e").words(60), last="high\n"),

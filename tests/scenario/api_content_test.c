@@ -203,11 +203,10 @@ static void blocks_of_other_services_are_left_out(void **state) {
 static void messages_between_agents_are_the_users_side(void **state) {
     (void)state;
     assert_prompt(RESPONSES,
-                  USER("x") ",{'type':'agent_message','author':'agents/a','recipient':'main','content':["
-                            "{'type':'input_text','text':'Done.'},"
-                            "{'type':'encrypted_content','encrypted_content':'zz'}]}",
-                  TURN("user", "x")
-                      TURN("user", "Message from agents/a:\nDone.\n[encrypted text; this model cannot read it]") REPLY);
+                  USER("x") ",{'type':'agent_message','author':'main','recipient':'a','content':["
+                            "{'type':'input_text','text':'Sender: main'},"
+                            "{'type':'encrypted_content','encrypted_content':'Count them.'}]}",
+                  TURN("user", "x") TURN("user", "Sender: main\nCount them.") REPLY);
     json_decref(ask(RESPONSES,
                     USER("x") ",{'type':'function_call','call_id':'c','name':'f','arguments':'{}'},"
                               "{'type':'function_call_output','call_id':'c','output':null}",

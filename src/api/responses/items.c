@@ -103,8 +103,13 @@ static bool need_reply(struct item_reader *reader, const json_t *item, bool foll
 
 /* Types of parts that are text, and the member that holds it. */
 static const char *const part_texts[][2] = {
-    {"input_text", "text"},     {"output_text", "text"},  {"text", "text"},
-    {"reasoning_text", "text"}, {"summary_text", "text"}, {"refusal", "refusal"},
+    {"input_text", "text"},
+    {"output_text", "text"},
+    {"text", "text"},
+    {"reasoning_text", "text"},
+    {"summary_text", "text"},
+    {"refusal", "refusal"},
+    {"encrypted_content", "encrypted_content"},
 };
 
 /* `first` becomes false when something is added. */
@@ -365,14 +370,12 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
     return ok;
 }
 
-/* What one agent of a client has said to another: the user's side of the conversation, as far as the model goes. */
+/* What one agent of a client writes to another: the user's side of the conversation. Its text is what an argument of
+ * the call was that sent it. OpenAI would have encrypted that one; here it is as the model has written it. */
 static bool read_agent_message(struct item_reader *reader, const json_t *item) {
-    const char *author = json_string_value(hearth_api_json_get(item, "author"));
     struct hearth_buf text = {0};
-    bool ok = author == NULL || hearth_buf_printf(&text, "Message from %s:\n", author) ||
-              hearth_api_fail_nomem(reader->error);
-    ok = ok && flush(reader) && add_text(reader, hearth_api_json_get(item, "content"), ".content", &text) &&
-         append_text(reader, HEARTH_ROLE_USER, item, &text);
+    const bool ok = flush(reader) && add_text(reader, hearth_api_json_get(item, "content"), ".content", &text) &&
+                    append_text(reader, HEARTH_ROLE_USER, item, &text);
     hearth_buf_finish(&text);
     return ok;
 }
