@@ -10,6 +10,7 @@
  * Invariants. A struct that was parsed without an error holds, for each row, a value within the row's limits. */
 #include "cli/options_internal.h"
 
+#include "base/assert.h"
 #include "base/infile.h"
 #include "cli/llama_flags.h"
 #include "console/places.h"
@@ -252,12 +253,21 @@ static int parse_flag(struct hearth_options *options, int argc, char *const argv
     return set(row, row->long_name, value, HEARTH_OPTION_FLAG, options, msg);
 }
 
+bool hearth_option_is_preset(const struct hearth_options *options, const char *name) {
+    bool negated;
+    const struct hearth_option_row *row = hearth_option_find(name, strlen(name), &negated);
+    HEARTH_ASSERT(row != NULL);
+    return options->sources[row - hearth_option_rows] == HEARTH_OPTION_DEFAULT;
+}
+
 /* ---------------------------------------------------------------------------------------------------- sources */
 
 static int parse_flags(struct hearth_options *options, int argc, char *const argv[], struct hearth_errmsg *msg) {
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] != '-') {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "unexpected argument '%s' (see hearth serve --help)", argv[i]);
+            const char *dot = strrchr(argv[i], '.');
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "unexpected argument '%s'%s (see hearth serve --help)", argv[i],
+                               dot != NULL && strcmp(dot, ".gguf") == 0 ? ": a model is named with -m" : "");
         }
         const int err = parse_flag(options, argc, argv, &i, msg);
         if (err != HEARTH_OK) {

@@ -73,6 +73,9 @@ int hearth_options_parse(struct hearth_options *options, int argc, char *const a
 
 void hearth_options_finish(struct hearth_options *options);
 
+/* Whether an option, by its long name ("--temp"), was given nowhere. */
+bool hearth_option_is_preset(const struct hearth_options *options, const char *name);
+
 /* Tells each option that differs, by its long name ("--port"), and whether a running server can follow (`live`). */
 void hearth_options_compare(const struct hearth_options *before, const struct hearth_options *after,
                             void (*each)(void *user, const char *name, bool live), void *user);

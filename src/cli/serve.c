@@ -432,6 +432,27 @@ static void fill_sampling(const struct hearth_options *options, struct hearth_sa
     sampling->seed = options->seed < 0 ? HEARTH_SEED_RANDOM : (uint32_t)options->seed;
 }
 
+/* Options that were not given are what the model's file recommends, where it does. */
+static void recommend_sampling(const struct server *server, struct hearth_sampling *sampling) {
+    const struct hearth_options *options = server->options;
+    struct hearth_sampling wanted = *sampling;
+    hearth_llama_recommended(server->engine, &wanted);
+#define TAKE(option, field)                                                                                         \
+    if (hearth_option_is_preset(options, option) && wanted.field != sampling->field) {                              \
+        hearth_log(HEARTH_LOG_INFO, "%s is %.3g, which the model's file recommends", option, (double)wanted.field); \
+        sampling->field = wanted.field;                                                                             \
+    }
+    TAKE("--temp", temperature)
+    TAKE("--top-k", top_k)
+    TAKE("--top-p", top_p)
+    TAKE("--min-p", min_p)
+    TAKE("--xtc-probability", xtc_probability)
+    TAKE("--xtc-threshold", xtc_threshold)
+    TAKE("--repeat-last-n", penalty_last_tokens)
+    TAKE("--repeat-penalty", penalty_repeat)
+#undef TAKE
+}
+
 static int create_api(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_api_params params;
@@ -456,6 +477,9 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.version = "hearth " HEARTH_VERSION;
     params.lanes = server->engine->caps.lanes;
     fill_sampling(options, &params.sampling);
+    if (strcmp(options->engine, "sim") != 0) {
+        recommend_sampling(server, &params.sampling);
+    }
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;

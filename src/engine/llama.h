@@ -70,6 +70,10 @@ void hearth_llama_params_default(struct hearth_llama_params *params);
 int hearth_llama_create(const struct hearth_llama_params *params, struct hearth_engine **out,
                         struct hearth_errmsg *msg);
 
+/* What the model's file recommends for sampling (general.sampling.temp and the like): sets those fields, and leaves the
+ * others. Values that no request could ask for are left out. `engine` is of hearth_llama_create(). */
+void hearth_llama_recommended(const struct hearth_engine *engine, struct hearth_sampling *sampling);
+
 /* The devices that hearth_llama_params.device can name, a line each. False: out of memory. */
 bool hearth_llama_devices(struct hearth_buf *out);
 

@@ -260,3 +260,38 @@ uint64_t hearth_llama_locked_bytes(void) {
     uint64_t kib;
     return read_number("/proc/self/status", "VmLck:", &kib) ? kib * 1024 : 0;
 }
+
+void hearth_llama_recommended(const struct hearth_engine *engine, struct hearth_sampling *sampling) {
+    const struct hearth_llama *llama = (const struct hearth_llama *)(const void *)engine;
+    const struct {
+        enum llama_model_meta_key key;
+        float *real;
+        int32_t *whole;
+        double least, most;
+    } rows[] = {
+        {LLAMA_MODEL_META_KEY_SAMPLING_TEMP, &sampling->temperature, NULL, 0, 2},
+        {LLAMA_MODEL_META_KEY_SAMPLING_TOP_K, NULL, &sampling->top_k, 0, INT32_MAX},
+        {LLAMA_MODEL_META_KEY_SAMPLING_TOP_P, &sampling->top_p, NULL, 0, 1},
+        {LLAMA_MODEL_META_KEY_SAMPLING_MIN_P, &sampling->min_p, NULL, 0, 1},
+        {LLAMA_MODEL_META_KEY_SAMPLING_XTC_PROBABILITY, &sampling->xtc_probability, NULL, 0, 1},
+        {LLAMA_MODEL_META_KEY_SAMPLING_XTC_THRESHOLD, &sampling->xtc_threshold, NULL, 0, 1},
+        {LLAMA_MODEL_META_KEY_SAMPLING_PENALTY_LAST_N, NULL, &sampling->penalty_last_tokens, -1, INT32_MAX},
+        {LLAMA_MODEL_META_KEY_SAMPLING_PENALTY_REPEAT, &sampling->penalty_repeat, NULL, 0.01, 10},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[64], *end;
+        const char *key = llama_model_meta_key_str(rows[i].key);
+        if (key == NULL || llama_model_meta_val_str(llama->model, key, text, sizeof text) <= 0) {
+            continue;
+        }
+        const double value = strtod(text, &end);
+        if (end == text || *end != '\0' || !(value >= rows[i].least && value <= rows[i].most)) {
+            continue;
+        }
+        if (rows[i].real != NULL) {
+            *rows[i].real = (float)value;
+        } else {
+            *rows[i].whole = (int32_t)value;
+        }
+    }
+}

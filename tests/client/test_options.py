@@ -1,6 +1,7 @@
 """What a server says of its command line, its environment and its context when it starts."""
 
 import os
+import struct
 import subprocess
 
 import httpx
@@ -41,6 +42,36 @@ def test_defaults_of_requests():
         settings = settings["default_generation_settings"]["params"]
     assert {name: settings[named.get(name, name)] for name in given} == given
     assert settings["ignore_eos"] is True
+
+
+def recommending(path, **values):
+    """A copy of the small model whose file recommends how to sample. What is put in front of its metadata keeps the
+    alignment of what follows."""
+    def entry(name, kind, value):
+        return struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
+    added = b"".join(entry(f"general.sampling.{name}".encode(), 5 if isinstance(value, int) else 6,
+                           struct.pack("<i" if isinstance(value, int) else "<f", value)) for name, value in values.items())
+    room = len(entry(b"test.filler", 8, struct.pack("<Q", 0)))
+    filler = b"x" * (-(len(added) + room) % 32)
+    added += entry(b"test.filler", 8, struct.pack("<Q", len(filler)) + filler)
+    with open(os.path.join(servers.models_dir(), "tiny.gguf"), "rb") as file:
+        head, rest = file.read(24), file.read()
+    count, = struct.unpack("<Q", head[16:])
+    path.write_bytes(head[:16] + struct.pack("<Q", count + len(values) + 1) + added + rest)
+    return str(path)
+
+
+@pytest.mark.llama
+def test_the_model_recommends_how_to_sample(tmp_path):
+    """What was given wins; what no request could ask for is left out."""
+    model = recommending(tmp_path / "m.gguf", temp=0.25, top_k=7, top_p=0.5, min_p=9.0, penalty_repeat=1.5)
+    with serve("-m", model, "-c", "512", "--top-p", "0.75") as running:
+        settings = httpx.get(f"http://127.0.0.1:{running.port}/props", timeout=30).json()
+        log = running.log()
+    settings = settings["default_generation_settings"]["params"]
+    wanted = {"temperature": 0.25, "top_k": 7, "top_p": 0.75, "min_p": pytest.approx(0.05), "repeat_penalty": 1.5}
+    assert {name: settings[name] for name in wanted} == wanted
+    assert "--temp is 0.25, which the model's file recommends" in log
 
 
 def test_variables_that_are_none():

@@ -288,7 +288,7 @@ static void test_mistakes(void **state) {
         {{"-ngl", "1k"}, "--gpu-layers: '1k' is not a whole number from -1 to 10000"},
         {{"--kv-dir", "off"}, "--kv-dir: 'off' is no path: none turns it off, ./off is a path"},
         {{"--session-db=no"}, "--session-db: 'no' is no path: none turns it off, ./no is a path"},
-        {{"model.gguf"}, "unexpected argument 'model.gguf' (see hearth serve --help)"},
+        {{"model.gguf"}, "unexpected argument 'model.gguf': a model is named with -m (see hearth serve --help)"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hearth_options options;
