@@ -96,7 +96,7 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     }
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : NULL;
     path->matched = smaller(path->matched, end);
-    bool whole = last && end == last->p0 + last->len;
+    bool whole = last && end >= page_end(last); /* what is behind is in no other path: it was forgotten, too */
     for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;) {
         if (last->snapshots[k]->pos > stop) {
             hearth_cache_store_forget_snapshot(cache, last->snapshots[k]);

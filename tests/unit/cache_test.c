@@ -62,7 +62,8 @@ static bool slow_put(struct hearth_backing *backing, const struct hearth_record 
     struct item *item = &tier->queued[tier->queued_count++];
     size_t len = 0;
     const void *bytes = blob != NULL ? hearth_blob_data(blob, &len) : NULL;
-    assert_true(tier->queued_count < ITEMS_MAX && replaces == NULL);
+    (void)replaces; /* it stays, as where a tier is slow */
+    assert_true(tier->queued_count < ITEMS_MAX);
     *item = (struct item){.record = hearth_record_copy(record)};
     assert_true(item->record != NULL && hearth_buf_append(&item->bytes, bytes, len));
     return true;
@@ -149,6 +150,7 @@ static void read_one(struct slow_tier *tier, struct hearth_digest name) {
 /* ---- a cache on it ---- */
 
 struct stage {
+    enum hearth_engine_class memory_class; /* 0: attention alone */
     struct slow_tier tier;
     struct hearth_engine *engine;
     struct hearth_ram *ram;
@@ -164,7 +166,7 @@ static void start(struct stage *stage) {
     const struct hearth_cache_params params = {
         .page_tokens = PAGE, .budget_bytes = 1 << 20, .backing = &stage->tier.base};
     hearth_sim_params_default(&sim);
-    sim.memory_class = HEARTH_ENGINE_PAGES;
+    sim.memory_class = stage->memory_class;
     stage->tier.base.ops = &OPS;
     stage->tier.base.name = "slow";
     assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
@@ -212,13 +214,17 @@ static void compute(struct stage *stage) {
     compute_prompt(stage, &prompt);
 }
 
-/* Returns what is left. */
-static int32_t forget_prompt(struct stage *stage, const struct hearth_cache_prompt *of) {
+/* Forgets what is behind `keep`, and returns what is left. */
+static int32_t forget_behind(struct stage *stage, const struct hearth_cache_prompt *of, int32_t keep) {
     struct hearth_live *lives[] = {&stage->live};
     int32_t stop_at;
-    assert_int_equal(hearth_cache_forget(stage->cache, of, 0, lives, 1, &stop_at), HEARTH_OK);
+    assert_int_equal(hearth_cache_forget(stage->cache, of, keep, lives, 1, &stop_at), HEARTH_OK);
     hearth_cache_check(stage->cache);
     return stop_at;
+}
+
+static int32_t forget_prompt(struct stage *stage, const struct hearth_cache_prompt *of) {
+    return forget_behind(stage, of, 0);
 }
 
 static void forget(struct stage *stage) {
@@ -312,6 +318,36 @@ static void said_again_in_a_page_that_stayed(void **state) {
     finish(&stage);
 }
 
+/* The end of a page was forgotten, and then a path that leaves the page there: its snapshots before go as well. */
+static void snapshots_before_what_was_forgotten(void **state) {
+    (void)state;
+    const int32_t fork = PAGE + 5;
+    struct stage stage = {.memory_class = HEARTH_ENGINE_SNAPSHOT};
+    hearth_token other[2 * PAGE], near[2 * PAGE];
+    memcpy(other, tokens, sizeof other);
+    memcpy(near, tokens, sizeof near);
+    other[fork] = near[fork + 1] = 99;
+    const struct hearth_cache_prompt beside = {.tokens = other, .n = 2 * PAGE},
+                                     leaves = {.tokens = near, .n = 2 * PAGE},
+                                     shorter = {.tokens = tokens, .n = PAGE + 3};
+    start(&stage);
+    compute_prompt(&stage, &shorter);
+    write_all(&stage.tier);
+    poll_all(&stage);
+    compute(&stage);
+    compute_prompt(&stage, &beside);
+    hearth_live_clear(stage.cache, &stage.live);
+    assert_int_equal(forget_prompt(&stage, &prompt), fork);
+    assert_int_equal(forget_behind(&stage, &beside, fork), fork);
+    assert_int_equal(forget_behind(&stage, &leaves, PAGE + 1), PAGE + 1);
+    write_all(&stage.tier);
+    remove_all(&stage.tier);
+    for (size_t i = 0; i < stage.tier.item_count; i++) {
+        assert_int_equal(stage.tier.items[i].record->kind, HEARTH_RECORD_PAGE);
+    }
+    finish(&stage);
+}
+
 /* After a start a page is read while the note of a head is, and goes: its answer is no note's. */
 static void a_vanished_page_is_no_note(void **state) {
     (void)state;
@@ -350,9 +386,8 @@ static void a_vanished_page_is_no_note(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captured_again_while_removed),
-        cmocka_unit_test(forgotten_again_while_removed),
-        cmocka_unit_test(said_again_in_a_page_that_stayed),
+        cmocka_unit_test(captured_again_while_removed),     cmocka_unit_test(forgotten_again_while_removed),
+        cmocka_unit_test(said_again_in_a_page_that_stayed), cmocka_unit_test(snapshots_before_what_was_forgotten),
         cmocka_unit_test(a_vanished_page_is_no_note),
     };
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
