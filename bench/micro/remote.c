@@ -1,13 +1,16 @@
 /* Reading state from a Redis on the same machine, beside what redis-benchmark reads from it: values of a chunk's size,
  * by one connection and by four, of which the faster counts. In the clear and sealed, by TCP.
  *
- * One tier writes, another one asks for all of it in order, as far ahead as a restore does, and frees what comes. */
+ * One tier writes, another one asks for all of it in order, as far ahead as a restore does, and frees what comes. Then
+ * snapshots of 150 MiB and pages are written and read, and the store says how many of its commands took longer than
+ * 5 ms each, and which one took longest. */
 #include "micro.h"
 
 #include "base/assert.h"
 #include "tier/remote.h"
 
 #include <fcntl.h>
+#include <hiredis.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +23,9 @@
 
 #define PAGE_TOKENS 256
 #define PAGE_BYTES ((size_t)6 << 20) /* of SmolLM2-135M */
-#define CHUNK_BYTES (1 << 20)        /* REMOTE_CHUNK of tier/remote_engine.h */
+#define SNAPSHOT_BYTES ((size_t)150 << 20)
+#define SLOW_US "5000"
+#define CHUNK_BYTES (1 << 20) /* REMOTE_CHUNK of tier/remote_engine.h */
 #define AHEAD_BYTES ((size_t)128 << 20)
 #define EVENT_US 20000000
 
@@ -28,7 +33,7 @@ struct bench {
     struct micro *micro;
     char folder[64], port[8];
     pid_t server;
-    size_t pages;
+    size_t pages, page_bytes;
 };
 
 /* ---- programs ---- */
@@ -79,7 +84,7 @@ static bool answers(const struct bench *bench) {
 
 /* ---- items ---- */
 
-static void fill(struct hearth_record *record, hearth_token tokens[PAGE_TOKENS], size_t number) {
+static void fill(struct hearth_record *record, hearth_token tokens[PAGE_TOKENS], size_t number, size_t bytes) {
     for (size_t i = 0; i < PAGE_TOKENS; i++) {
         tokens[i] = (hearth_token)(number * PAGE_TOKENS + i);
     }
@@ -89,7 +94,7 @@ static void fill(struct hearth_record *record, hearth_token tokens[PAGE_TOKENS],
                                      .p0 = (int32_t)(number * PAGE_TOKENS),
                                      .p1 = (int32_t)((number + 1) * PAGE_TOKENS),
                                      .tokens = tokens,
-                                     .state_bytes = PAGE_BYTES};
+                                     .state_bytes = bytes};
     record->name = hearth_record_name(record);
 }
 
@@ -131,15 +136,15 @@ static bool write_all(struct bench *bench, struct hearth_backing *backing) {
         struct hearth_buf bytes = {0};
         struct hearth_record record;
         hearth_token tokens[PAGE_TOKENS];
-        HEARTH_ASSERT(hearth_buf_reserve(&bytes, PAGE_BYTES));
-        for (; bytes.len < PAGE_BYTES; bytes.len += sizeof noise) {
+        HEARTH_ASSERT(hearth_buf_reserve(&bytes, bench->page_bytes));
+        for (; bytes.len < bench->page_bytes; bytes.len += sizeof noise) {
             noise ^= noise << 13;
             noise ^= noise >> 7;
             noise ^= noise << 17;
             memcpy(bytes.data + bytes.len, &noise, sizeof noise);
         }
         struct hearth_blob *blob = hearth_ram_put(ram, &bytes, NULL);
-        fill(&record, tokens, i);
+        fill(&record, tokens, i, bench->page_bytes);
         good = backing->ops->put(backing, &record, blob, NULL) && await(backing, HEARTH_BACKING_WRITTEN, 1) == 1;
         hearth_ram_drop(ram, blob);
     }
@@ -161,7 +166,7 @@ static double read_all(struct bench *bench, struct hearth_backing *backing, doub
     for (size_t i = 0; i < bench->pages; i++) {
         struct hearth_record record;
         hearth_token tokens[PAGE_TOKENS];
-        fill(&record, tokens, i);
+        fill(&record, tokens, i, bench->page_bytes);
         names[i] = record.name;
         const struct hearth_backing_place place = {record.base, record.base_pos, tokens, PAGE_TOKENS};
         HEARTH_ASSERT(backing->ops->seek(backing, &place, 1) != 0);
@@ -171,7 +176,7 @@ static double read_all(struct bench *bench, struct hearth_backing *backing, doub
     *cpu_s = -cpu_now_s();
     bool good = true;
     while (good && came < bench->pages) {
-        for (; asked < bench->pages && (asked - came) * PAGE_BYTES < AHEAD_BYTES; asked++) {
+        for (; asked < bench->pages && (asked - came) * bench->page_bytes < AHEAD_BYTES; asked++) {
             good = good && backing->ops->get(backing, names[asked]);
         }
         const size_t n = await(backing, HEARTH_BACKING_READ, 1);
@@ -197,18 +202,74 @@ static void measure(struct bench *bench, const char *key_file) {
         double cpu_s = 0;
         const double s = backing ? read_all(bench, backing, &cpu_s) : 0;
         const double one = yardstick(bench, "1"), four = yardstick(bench, "4"), most = one > four ? one : four;
-        const double mib = s > 0 ? (double)(bench->pages * PAGE_BYTES) / (1 << 20) / s : 0;
+        const double mib = s > 0 ? (double)(bench->pages * bench->page_bytes) / (1 << 20) / s : 0;
         micro_value(bench->micro, "fetch", "MiB/s", mib,
                     "\"how\": \"%s\", \"redis-benchmark\": %.0f, \"share\": %.2f, \"cpu_s_per_gib\": %.2f", how, most,
-                    most > 0 ? mib / most : 0, cpu_s * 1024 * (1 << 20) / (double)(bench->pages * PAGE_BYTES));
+                    most > 0 ? mib / most : 0, cpu_s * 1024 * (1 << 20) / (double)(bench->pages * bench->page_bytes));
         if (backing) {
             backing->ops->destroy(backing);
         }
     }
 }
 
+/* The number that a command answers with, or of entries of a list. */
+static long long told(redisContext *store, const char *command) {
+    redisReply *reply = redisCommand(store, command);
+    const long long n = !reply ? -1 : reply->type == REDIS_REPLY_INTEGER ? reply->integer : (long long)reply->elements;
+    freeReplyObject(reply);
+    return n;
+}
+
+/* Microseconds and name of the command that took longest of those that were noted. */
+static long long slowest(redisContext *store, char name[32]) {
+    long long most_us = 0;
+    redisReply *reply = redisCommand(store, "SLOWLOG GET 1000");
+    for (size_t i = 0; reply && reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
+        const redisReply *entry = reply->element[i];
+        if (entry->elements > 3 && entry->element[2]->integer > most_us && entry->element[3]->elements > 0) {
+            most_us = entry->element[2]->integer;
+            (void)snprintf(name, 32, "%.31s", entry->element[3]->element[0]->str);
+        }
+    }
+    freeReplyObject(reply);
+    return most_us;
+}
+
+static void measure_blocking(struct bench *bench) {
+    const struct {
+        const char *what;
+        size_t n, bytes;
+    } KINDS[] = {{"snapshots of 150 MiB", bench->micro->quick ? 1 : 4, SNAPSHOT_BYTES}, {"64 pages", 64, PAGE_BYTES}};
+    redisContext *store = redisConnect("127.0.0.1", atoi(bench->port));
+    if (!store || store->err) {
+        redisFree(store);
+        return;
+    }
+    (void)told(store, "CONFIG SET slowlog-max-len 1000");
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
+        char name[32] = "none";
+        double cpu_s;
+        (void)told(store, "FLUSHALL");
+        (void)told(store, "SLOWLOG RESET");
+        (void)told(store, "CONFIG SET slowlog-log-slower-than " SLOW_US);
+        bench->pages = KINDS[i].n;
+        bench->page_bytes = KINDS[i].bytes;
+        struct hearth_backing *backing = open_tier(bench, NULL);
+        const bool done = backing && write_all(bench, backing) && read_all(bench, backing, &cpu_s) > 0;
+        if (backing) {
+            backing->ops->destroy(backing);
+        }
+        const long long us = slowest(store, name);
+        micro_value(bench->micro, "blocked > 5 ms", done ? "times" : "times (failed)",
+                    (double)told(store, "SLOWLOG LEN"), "\"what\": \"%s\", \"longest\": \"%s\", \"longest_us\": %lld",
+                    KINDS[i].what, name, us);
+    }
+    redisFree(store);
+}
+
 void micro_remote(struct micro *micro) {
-    struct bench bench = {.micro = micro, .folder = "/tmp/hearth-micro-XXXXXX", .pages = micro->quick ? 2 : 48};
+    struct bench bench = {
+        .micro = micro, .folder = "/tmp/hearth-micro-XXXXXX", .pages = micro->quick ? 2 : 48, .page_bytes = PAGE_BYTES};
     char key_file[96], secret[] = "not a secret: it is for measuring only";
     HEARTH_ASSERT(mkdtemp(bench.folder) != NULL);
     (void)snprintf(bench.port, sizeof bench.port, "%d", 20000 + (int)getpid() % 10000);
@@ -229,6 +290,7 @@ void micro_remote(struct micro *micro) {
     if (up) {
         measure(&bench, NULL);
         measure(&bench, key_file);
+        measure_blocking(&bench);
     } else {
         fputs("remote is left out: redis-server is not installed\n", stderr);
     }

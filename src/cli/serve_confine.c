@@ -18,6 +18,7 @@
 #include "http/server.h"
 #include "session/db_pg.h"
 #include "tier/remote.h"
+#include "tier/remote_cluster.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -243,6 +244,13 @@ static int allow_store(const struct hearth_options *options, struct hearth_confi
     struct hearth_remote_address address;
     if (!options->kv_remote) {
         return HEARTH_OK;
+    }
+    if (hearth_remote_cluster_is(options->kv_remote)) { /* its other nodes are at the same ports */
+        params->looks_up = true;
+        return hearth_fail_of(msg,
+                              hearth_remote_cluster_ports(options->kv_remote, params->stores, HEARTH_CONFINE_STORES_MAX,
+                                                          &params->store_count, msg),
+                              "--kv-remote");
     }
     const int err = hearth_fail_of(msg, hearth_remote_address_parse(options->kv_remote, &address, msg), "--kv-remote");
     if (err == HEARTH_OK) {

@@ -12,6 +12,7 @@
 #include "tier/disk.h"
 #include "tier/layered.h"
 #include "tier/remote.h"
+#include "tier/remote_cluster.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -113,7 +114,11 @@ static int create_remote(const struct hearth_options *options, const struct hear
         hearth_log(HEARTH_LOG_WARN, "remote: without --kv-key, what can write to the store of --kv-remote can choose "
                                     "what the models here have read");
     }
-    return hearth_fail_of(msg, hearth_remote_create(&params, &disk->remote, msg), "--kv-remote");
+    return hearth_fail_of(msg,
+                          hearth_remote_cluster_is(params.url)
+                              ? hearth_remote_cluster_create(&params, &disk->remote, msg)
+                              : hearth_remote_create(&params, &disk->remote, msg),
+                          "--kv-remote");
 }
 
 /* The tier that the cache sees. */

@@ -224,7 +224,9 @@ static void remote_destroy(struct hearth_backing *backing) {
     stop(&remote->reader);
     close_wake(&remote->writer);
     close_wake(&remote->reader);
-    hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    if (!remote->params.moved) {
+        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    }
     hearth_events_finish(&remote->events);
     hearth_remote_known_finish(remote);
     hearth_remote_address_finish(&remote->address);

@@ -20,6 +20,10 @@ struct hearth_remote_params {
     int64_t timeout_us;   /* without an answer for so long, the store is taken for gone */
     uint64_t state_bytes; /* no item's state is longer: what says so is not believed; 0: not known */
     uint64_t queue_bytes; /* most that waits to be written; 0: 512 MiB */
+    /* A node of a cluster: called on any thread when it says that a value is elsewhere, and when it fails; what it does
+     * to /health is the caller's. NULL: a store of its own. It must not call the tier. */
+    void (*moved)(void *user);
+    void *user;
 };
 
 /* Checks the parameters and starts the threads; waits for the first connection, or its failure, for at most the
@@ -40,5 +44,7 @@ struct hearth_remote_address {
 /* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
 int hearth_remote_address_parse(const char *url, struct hearth_remote_address *out, struct hearth_errmsg *msg);
 void hearth_remote_address_finish(struct hearth_remote_address *address); /* wipes the password */
+/* Wipes a text with a password in it. */
+void hearth_remote_wipe(char *text);
 
 #endif

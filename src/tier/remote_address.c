@@ -151,6 +151,10 @@ int hearth_remote_tls(const struct hearth_remote_address *address, const char *c
     return *out ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_INVALID, "%s", redisSSLContextGetError(error));
 }
 
+void hearth_remote_wipe(char *text) {
+    OPENSSL_cleanse(text, strlen(text));
+}
+
 void hearth_remote_address_finish(struct hearth_remote_address *address) {
     if (address->password) {
         OPENSSL_cleanse(address->password, strlen(address->password));

@@ -211,6 +211,10 @@ void hearth_remote_op_leave(struct remote_op *op);
 /* The answer goes to the cache, and the rest of the operation is freed. */
 void hearth_remote_op_end(struct remote_op *op);
 
+/* Whether an error says that a value is on another node of a cluster, or will soon be; tells the cluster. Any thread.
+ */
+bool hearth_remote_moved(struct remote *remote, const char *error);
+
 /* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
 void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);
 

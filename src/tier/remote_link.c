@@ -142,6 +142,17 @@ void hearth_remote_discard(struct remote *remote, struct hearth_digest name, str
 
 /* ---- failure ---- */
 
+bool hearth_remote_moved(struct remote *remote, const char *error) {
+    static const char *const WORDS[] = {"MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"};
+    for (size_t i = 0; remote->params.moved && i < sizeof WORDS / sizeof *WORDS; i++) {
+        if (strncmp(error, WORDS[i], strlen(WORDS[i])) == 0) {
+            remote->params.moved(remote->params.user);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The connection is over; `trouble` is for people. */
 static void down(struct remote_link *link, const char *trouble) {
     struct remote *remote = link->remote;
@@ -160,7 +171,9 @@ static void down(struct remote_link *link, const char *trouble) {
     (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s", trouble);
     (void)pthread_cond_broadcast(&remote->tried_cond);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (!stopping) {
+    if (remote->params.moved) {
+        remote->params.moved(remote->params.user);
+    } else if (!stopping) {
         hearth_health_raise(HEARTH_HEALTH_KV_REMOTE,
                             "remote: %s: %s; this box computes and keeps its state by itself, the store is tried "
                             "again by itself",
@@ -238,7 +251,9 @@ static void up(struct remote_link *link) {
     }
     (void)pthread_cond_broadcast(&remote->tried_cond);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (all) {
+    if (all && remote->params.moved) {
+        remote->params.moved(remote->params.user);
+    } else if (all) {
         hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
 }

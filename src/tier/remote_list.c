@@ -312,6 +312,29 @@ int hearth_remote_list_memory(struct hearth_remote_list *list, struct hearth_rem
     return HEARTH_OK;
 }
 
+static bool is_range(const redisReply *range) {
+    return range->type == REDIS_REPLY_ARRAY && range->elements >= 3 && range->element[0]->type == REDIS_REPLY_INTEGER &&
+           range->element[1]->type == REDIS_REPLY_INTEGER && range->element[2]->type == REDIS_REPLY_ARRAY &&
+           range->element[2]->elements >= 2 && range->element[2]->element[1]->type == REDIS_REPLY_INTEGER;
+}
+
+int hearth_remote_list_slots(struct hearth_remote_list *list,
+                             void (*take)(void *user, int first, int last, const char *host, int port), void *user) {
+    const char *argv[] = {"CLUSTER", "SLOTS"};
+    redisReply *reply = ask(list, 2, argv, NULL);
+    const bool good = reply && reply->type == REDIS_REPLY_ARRAY;
+    for (size_t i = 0; good && i < reply->elements; i++) {
+        const redisReply *range = reply->element[i];
+        if (is_range(range)) {
+            const redisReply *node = range->element[2], *host = node->element[0];
+            take(user, (int)range->element[0]->integer, (int)range->element[1]->integer,
+                 host->type == REDIS_REPLY_STRING ? host->str : "", (int)node->element[1]->integer);
+        }
+    }
+    freeReplyObject(reply);
+    return good ? HEARTH_OK : HEARTH_ERR_IO;
+}
+
 /* ---- life ---- */
 
 static int greet(struct hearth_remote_list *list) {

@@ -51,6 +51,11 @@ int hearth_remote_list_sweep(struct hearth_remote_list *list,
                              bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name),
                              void *user, uint64_t *removed, uint64_t *removed_bytes);
 
+/* Which node of a cluster has which slots: calls `take` for each range; `host` is empty where it is the node that was
+ * asked. Errors: IO (it is no cluster, for one). */
+int hearth_remote_list_slots(struct hearth_remote_list *list,
+                             void (*take)(void *user, int first, int last, const char *host, int port), void *user);
+
 /* What the store says of its memory. */
 struct hearth_remote_memory {
     uint64_t used_bytes, most_bytes; /* most: 0 for no limit */

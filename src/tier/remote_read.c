@@ -77,6 +77,11 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
     if (!reply || op->missing) {
         return;
     }
+    if (reply->type == REDIS_REPLY_ERROR) { /* it may be there all the same */
+        op->lost = true;
+        (void)hearth_remote_moved(op->link->remote, reply->str);
+        return;
+    }
     /* What came of one value is bounded by what was asked for: a store that says more is not believed. */
     const size_t most = op->answered == 1 ? HEARTH_FORMAT_HEADER_MAX : REMOTE_CHUNK;
     if (reply->type != REDIS_REPLY_STRING || reply->len > most ||

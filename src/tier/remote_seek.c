@@ -277,6 +277,7 @@ void hearth_remote_seek_reply(struct remote_op *op, const redisReply *reply) {
     const struct remote_ask asked = op->seek->asks[op->answered - 1];
     if (reply->type != REDIS_REPLY_ARRAY) { /* an error, for one: nothing is known of what is there */
         op->lost = true;
+        (void)(reply->type == REDIS_REPLY_ERROR && hearth_remote_moved(op->link->remote, reply->str));
         return;
     }
     switch (asked.what) {

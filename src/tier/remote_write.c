@@ -188,7 +188,7 @@ static void note_written(struct remote_op *op) {
         remote->stats.trouble[0] = '\0';
     }
     (void)pthread_mutex_unlock(&remote->lock);
-    if (works_again) {
+    if (works_again && !remote->params.moved) {
         hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
 }
@@ -299,17 +299,26 @@ static void begin(struct remote_op *op) {
 
 /* The store answers, and refuses. */
 static void refused(struct remote *remote, const char *text) {
-    const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0;
+    if (hearth_remote_moved(remote, text)) {
+        return;
+    }
+    const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0,
+               node = strncmp(text, "MOVED ", 6) == 0;
     (void)pthread_mutex_lock(&remote->lock);
     remote->write_failing = remote->stats.failing = true;
     remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US;
     (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s",
                    full      ? "it is full and evicts nothing (set its maxmemory-policy to allkeys-lru)"
                    : replica ? "it is a read-only replica (give the primary's address)"
+                   : node    ? "it is a node of a cluster (give several of its hosts, with commas between them)"
                              : text);
     char trouble[sizeof remote->stats.trouble];
     memcpy(trouble, remote->stats.trouble, sizeof trouble);
     (void)pthread_mutex_unlock(&remote->lock);
+    if (remote->params.moved) {
+        remote->params.moved(remote->params.user);
+        return;
+    }
     hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s takes no new state: %s; what it has is read",
                         remote->address.label, trouble);
 }

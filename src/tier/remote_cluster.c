@@ -1,0 +1,656 @@
+/* A cluster of Redis or Valkey: a remote tier for each of its nodes, and a map that says which one has a block.
+ *
+ * All values of a block have one hash tag (tier/remote_engine.h), so they are on one node, and blocks are spread over
+ * all. A thread of its own asks any node for the map (CLUSTER SLOTS): at the start, when a node says that a value is
+ * elsewhere or is lost, every second while a node that has slots fails, and now and then. What is asked of the wrong
+ * node meanwhile is a miss; what is written there is dropped, and is written again when it is computed again.
+ *
+ *     seek              the places of each node in one seek of that node; SOUGHT when all have answered, in the order
+ * of the calls put               the node of the block get, remove, …    the node that told of the item, or was given
+ * it
+ *
+ * Invariants: nodes are added and never removed: one without slots is left alone. The map and the list of nodes change
+ * under `lock`, and only by the thread; everything else is the engine's. */
+#include "tier/remote_cluster.h"
+
+#include "tier/events.h"
+#include "tier/remote_list.h"
+
+#include "base/clock.h"
+#include "base/health.h"
+#include "base/table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 16384
+#define NODES_MAX 64
+#define CALM_US 30000000 /* between two looks at the map while all is well */
+#define TROUBLED_US 1000000
+
+struct cluster_item {
+    struct hearth_link link; /* first; its key is the name */
+    int node;
+};
+
+struct cluster_node {
+    char where[192]; /* host:port */
+    struct hearth_backing *tier;
+};
+
+/* A seek that is under way. */
+struct cluster_seek {
+    struct cluster_seek *next;
+    uint64_t ticket;
+    uint64_t asked[NODES_MAX]; /* tickets of the nodes; 0: not asked, or answered */
+};
+
+struct cluster {
+    struct hearth_backing backing; /* first */
+    struct hearth_remote_params params;
+    char *key_file, *ca_file;
+    char *prefix; /* of a node's URL: scheme://user:password@ */
+    char **seeds; /* host:port */
+    size_t seed_n;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t came, told;
+    struct cluster_node nodes[NODES_MAX];
+    size_t node_n;
+    int16_t slots[SLOTS]; /* -1: no node is known */
+    bool stop, stale, looked;
+    bool news;
+    void (*wake)(void *user);
+    void *wake_user;
+    /* the engine's */
+    bool scanned; /* it was told so: nothing is told of by itself */
+    struct hearth_table items;
+    struct cluster_seek *seeks, **seeks_end;
+    uint64_t ticket;
+};
+
+static struct cluster *cluster_of(struct hearth_backing *backing) {
+    return (struct cluster *)backing;
+}
+
+/* ---- slots ---- */
+
+/* CRC16/XMODEM, as the cluster's specification has it. */
+static unsigned crc16(const char *bytes, size_t len) {
+    unsigned crc = 0;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= (unsigned)(unsigned char)bytes[i] << 8;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1;
+        }
+    }
+    return crc & 0xffff;
+}
+
+/* The node that has a block; -1: none is known. */
+static int node_of(struct cluster *cluster, struct hearth_digest base) {
+    char hex[33];
+    hearth_digest_hex(base, hex);
+    (void)pthread_mutex_lock(&cluster->lock);
+    const int node = cluster->slots[crc16(hex, 32) % SLOTS];
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return node;
+}
+
+static size_t node_count(struct cluster *cluster) {
+    (void)pthread_mutex_lock(&cluster->lock);
+    const size_t n = cluster->node_n;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return n;
+}
+
+/* ---- the map ---- */
+
+/* A node says that something is elsewhere, or is lost: any thread. */
+static void on_moved(void *user) {
+    struct cluster *cluster = user;
+    (void)pthread_mutex_lock(&cluster->lock);
+    cluster->stale = true;
+    (void)pthread_cond_signal(&cluster->told);
+    (void)pthread_mutex_unlock(&cluster->lock);
+}
+
+static void on_wake(void *user) {
+    struct cluster *cluster = user;
+    (void)pthread_mutex_lock(&cluster->lock);
+    cluster->news = true;
+    (void)pthread_cond_signal(&cluster->came);
+    if (cluster->wake) {
+        cluster->wake(cluster->wake_user);
+    }
+    (void)pthread_mutex_unlock(&cluster->lock);
+}
+
+static char *url_of(const struct cluster *cluster, const char *where) {
+    const size_t len = strlen(cluster->prefix) + strlen(where) + 1;
+    char *url = malloc(len);
+    if (url) {
+        (void)snprintf(url, len, "%s%s", cluster->prefix, where);
+    }
+    return url;
+}
+
+/* The node at an address, which becomes one; -1: it cannot. */
+static int node_at(struct cluster *cluster, const char *where, struct hearth_errmsg *msg) {
+    for (size_t i = 0; i < cluster->node_n; i++) { /* only this thread adds to them */
+        if (strcmp(cluster->nodes[i].where, where) == 0) {
+            return (int)i;
+        }
+    }
+    struct hearth_backing *tier = NULL;
+    char *url = url_of(cluster, where);
+    struct hearth_remote_params params = cluster->params;
+    params.url = url;
+    if (!url || cluster->node_n == NODES_MAX || hearth_remote_create(&params, &tier, msg) != HEARTH_OK) {
+        free(url);
+        return -1;
+    }
+    free(url);
+    tier->ops->set_wake(tier, on_wake, cluster);
+    (void)pthread_mutex_lock(&cluster->lock);
+    struct cluster_node *node = &cluster->nodes[cluster->node_n];
+    (void)snprintf(node->where, sizeof node->where, "%s", where);
+    node->tier = tier;
+    const int at = (int)cluster->node_n++;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return at;
+}
+
+struct cluster_look {
+    struct cluster *cluster;
+    const char *asked; /* the address that was asked: a node may not know its own */
+    int16_t slots[SLOTS];
+    bool any;
+};
+
+static void take_range(void *user, int first, int last, const char *host, int port) {
+    struct cluster_look *look = user;
+    struct hearth_errmsg msg;
+    char where[192];
+    const char *colon = strrchr(look->asked, ':');
+    const int len = *host ? (int)strlen(host) : (int)(colon ? colon - look->asked : 0);
+    (void)snprintf(where, sizeof where, strchr(host, ':') ? "[%.*s]:%d" : "%.*s:%d", len, *host ? host : look->asked,
+                   port);
+    const int node = node_at(look->cluster, where, &msg);
+    for (int slot = first; slot <= last && slot >= 0 && slot < SLOTS; slot++) {
+        look->slots[slot] = (int16_t)node;
+        look->any = true;
+    }
+}
+
+/* Asks one node for the map. */
+static bool look_at(struct cluster *cluster, const char *where, struct cluster_look *look) {
+    struct hearth_remote_list *list = NULL;
+    struct hearth_errmsg msg;
+    char *url = url_of(cluster, where);
+    look->cluster = cluster;
+    look->asked = where;
+    look->any = false;
+    memset(look->slots, 0xff, sizeof look->slots);
+    const bool good = url && hearth_remote_list_open(url, cluster->ca_file, &list, &msg) == HEARTH_OK &&
+                      hearth_remote_list_slots(list, take_range, look) == HEARTH_OK && look->any;
+    hearth_remote_list_close(list);
+    free(url);
+    return good;
+}
+
+static bool look(struct cluster *cluster) {
+    struct cluster_look *look = malloc(sizeof *look);
+    bool good = false;
+    for (size_t i = 0; look && !good && i < cluster->node_n; i++) {
+        char where[sizeof cluster->nodes[i].where];
+        memcpy(where, cluster->nodes[i].where, sizeof where);
+        good = look_at(cluster, where, look);
+    }
+    for (size_t i = 0; look && !good && i < cluster->seed_n; i++) {
+        good = look_at(cluster, cluster->seeds[i], look);
+    }
+    (void)pthread_mutex_lock(&cluster->lock);
+    if (good) {
+        memcpy(cluster->slots, look->slots, sizeof cluster->slots);
+    }
+    cluster->looked = true;
+    (void)pthread_cond_broadcast(&cluster->came);
+    (void)pthread_mutex_unlock(&cluster->lock);
+    free(look);
+    return good;
+}
+
+/* Of the nodes that have slots. */
+static void add_up(struct cluster *cluster, struct hearth_backing_stats *sum) {
+    bool has[NODES_MAX] = {false};
+    struct hearth_backing *tiers[NODES_MAX];
+    (void)pthread_mutex_lock(&cluster->lock);
+    const size_t n = cluster->node_n;
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        tiers[i] = cluster->nodes[i].tier;
+    }
+    for (size_t i = 0; i < SLOTS; i++) {
+        if (cluster->slots[i] >= 0) {
+            has[cluster->slots[i]] = any = true;
+        }
+    }
+    (void)pthread_mutex_unlock(&cluster->lock);
+    *sum = (struct hearth_backing_stats){.scanned = true, .failing = !any};
+    (void)snprintf(sum->trouble, sizeof sum->trouble, "%s", any ? "" : "no node says which of them has what");
+    for (size_t i = 0; i < n; i++) {
+        struct hearth_backing_stats stats;
+        tiers[i]->ops->stats(tiers[i], &stats);
+#define X(name, kind, help) sum->name += stats.name;
+        HEARTH_BACKING_STATS_TABLE(X)
+#undef X
+        if (has[i] && stats.failing && !sum->failing) {
+            sum->failing = true;
+            (void)snprintf(sum->trouble, sizeof sum->trouble, "%s", stats.trouble);
+        }
+    }
+}
+
+static void *run(void *user) {
+    struct cluster *cluster = user;
+    bool stop = false;
+    while (!stop) {
+        struct hearth_backing_stats sum;
+        const bool good = look(cluster);
+        add_up(cluster, &sum);
+        if (sum.failing || !good) {
+            hearth_health_raise(
+                HEARTH_HEALTH_KV_REMOTE,
+                "remote: a node of the cluster: %s; this box computes what it would have had from there",
+                sum.failing ? sum.trouble : "none of them is reached");
+        } else {
+            hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+        }
+        const bool calm = good && !sum.failing;
+        const int64_t now_us = hearth_clock_us(), soon_us = now_us + TROUBLED_US / 10;
+        const int64_t until_us = now_us + (calm ? CALM_US : TROUBLED_US);
+        (void)pthread_mutex_lock(&cluster->lock);
+        while (!cluster->stop && !cluster->stale && hearth_clock_cond_wait(&cluster->told, &cluster->lock, until_us)) {
+            continue;
+        }
+        while (!cluster->stop && hearth_clock_cond_wait(&cluster->told, &cluster->lock, soon_us)) {
+            continue; /* one look for all that comes at once */
+        }
+        cluster->stale = false;
+        stop = cluster->stop;
+        (void)pthread_mutex_unlock(&cluster->lock);
+    }
+    return NULL;
+}
+
+/* ---- items ---- */
+
+static struct cluster_item *find(const struct cluster *cluster, struct hearth_digest name) {
+    return (struct cluster_item *)(void *)hearth_table_find(&cluster->items, name);
+}
+
+static void note(struct cluster *cluster, struct hearth_digest name, int node) {
+    struct cluster_item *item = find(cluster, name);
+    if (!item) {
+        item = calloc(1, sizeof *item);
+        if (!item) {
+            return; /* a miss */
+        }
+        item->link.key = name;
+        if (!hearth_table_add(&cluster->items, &item->link)) {
+            free(item);
+            return;
+        }
+    }
+    item->node = node;
+}
+
+static void forget(struct cluster *cluster, struct hearth_digest name) {
+    struct cluster_item *item = find(cluster, name);
+    if (item) {
+        hearth_table_remove(&cluster->items, &item->link);
+        free(item);
+    }
+}
+
+/* The tier that has an item; any other one says that it has not. */
+static struct hearth_backing *tier_of(struct cluster *cluster, struct hearth_digest name) {
+    const struct cluster_item *item = find(cluster, name);
+    return cluster->nodes[item ? item->node : 0].tier;
+}
+
+/* ---- calls ---- */
+
+static bool cluster_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+                        const struct hearth_digest *replaces) {
+    struct cluster *cluster = cluster_of(backing);
+    const int node = node_of(cluster, record->base);
+    if (node < 0) {
+        return false;
+    }
+    struct hearth_backing *tier = cluster->nodes[node].tier;
+    if (!tier->ops->put(tier, record, blob, replaces)) {
+        return false;
+    }
+    note(cluster, record->name, node);
+    return true;
+}
+
+static bool cluster_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct hearth_backing *tier = tier_of(cluster_of(backing), name);
+    return tier->ops->get(tier, name);
+}
+
+static uint64_t cluster_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
+    struct cluster *cluster = cluster_of(backing);
+    struct cluster_seek *seek = calloc(1, sizeof *seek);
+    struct hearth_backing_place *of_node = malloc(n * sizeof *of_node);
+    int *nodes = malloc(n * sizeof *nodes);
+    bool asked = false;
+    for (size_t i = 0; nodes && i < n; i++) {
+        nodes[i] = node_of(cluster, places[i].base);
+    }
+    for (size_t node = 0; seek && of_node && nodes && node < node_count(cluster); node++) {
+        struct hearth_backing *tier = cluster->nodes[node].tier;
+        size_t count = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (nodes[i] == (int)node) {
+                of_node[count++] = places[i];
+            }
+        }
+        seek->asked[node] = count > 0 ? tier->ops->seek(tier, of_node, count) : 0;
+        asked = asked || seek->asked[node] != 0;
+    }
+    free(of_node);
+    free(nodes);
+    if (!asked) {
+        free(seek);
+        return 0;
+    }
+    seek->ticket = ++cluster->ticket;
+    *cluster->seeks_end = seek;
+    cluster->seeks_end = &seek->next;
+    return seek->ticket;
+}
+
+static void cluster_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    struct cluster *cluster = cluster_of(backing);
+    for (size_t i = 0; i < n; i++) {
+        if (find(cluster, touches[i].name)) {
+            struct hearth_backing *tier = tier_of(cluster, touches[i].name);
+            tier->ops->touch(tier, &touches[i], 1);
+        }
+    }
+}
+
+static void cluster_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+    struct hearth_backing *tier = tier_of(cluster_of(backing), name);
+    tier->ops->reject(tier, name, why);
+}
+
+static bool cluster_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct hearth_backing *tier = tier_of(cluster_of(backing), name);
+    return tier->ops->remove(tier, name, kind);
+}
+
+/* ---- events ---- */
+
+/* Whether the event is the cache's, too. */
+static bool passes(struct cluster *cluster, size_t node, const struct hearth_backing_event *event) {
+    switch (event->type) {
+    case HEARTH_BACKING_FOUND: note(cluster, event->name, (int)node); return true;
+    case HEARTH_BACKING_LOST:
+    case HEARTH_BACKING_DROPPED:
+    case HEARTH_BACKING_REMOVED: forget(cluster, event->name); return true;
+    case HEARTH_BACKING_SCANNED: return false;
+    case HEARTH_BACKING_SOUGHT:
+        for (struct cluster_seek *seek = cluster->seeks; seek; seek = seek->next) {
+            seek->asked[node] = seek->asked[node] <= event->ticket ? 0 : seek->asked[node];
+        }
+        return false;
+    default: return true;
+    }
+}
+
+/* The oldest seek has ended. */
+static bool take_sought(struct cluster *cluster, struct hearth_backing_event *event) {
+    struct cluster_seek *seek = cluster->seeks;
+    for (size_t i = 0; seek && i < NODES_MAX; i++) {
+        if (seek->asked[i] != 0) {
+            return false;
+        }
+    }
+    if (!seek) {
+        return false;
+    }
+    *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = seek->ticket};
+    cluster->seeks = seek->next;
+    cluster->seeks_end = cluster->seeks ? cluster->seeks_end : &cluster->seeks;
+    free(seek);
+    return true;
+}
+
+static bool cluster_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct cluster *cluster = cluster_of(backing);
+    (void)pthread_mutex_lock(&cluster->lock);
+    cluster->news = false;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    if (!cluster->scanned) {
+        cluster->scanned = true;
+        *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED};
+        return true;
+    }
+    const size_t n = node_count(cluster);
+    for (size_t i = 0; i < n; i++) {
+        struct hearth_backing *tier = cluster->nodes[i].tier;
+        while (tier->ops->poll(tier, event)) {
+            if (passes(cluster, i, event)) {
+                return true;
+            }
+            hearth_backing_event_finish(event);
+        }
+    }
+    return take_sought(cluster, event);
+}
+
+static bool cluster_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    struct cluster *cluster = cluster_of(backing);
+    const int64_t until_us = hearth_clock_us() + timeout_us;
+    (void)pthread_mutex_lock(&cluster->lock);
+    while (!cluster->news && hearth_clock_cond_wait(&cluster->came, &cluster->lock, until_us)) {
+        continue;
+    }
+    const bool news = cluster->news;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return news;
+}
+
+static void cluster_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+    struct cluster *cluster = cluster_of(backing);
+    (void)pthread_mutex_lock(&cluster->lock);
+    cluster->wake = wake;
+    cluster->wake_user = user;
+    if (wake && cluster->news) {
+        wake(user);
+    }
+    (void)pthread_mutex_unlock(&cluster->lock);
+}
+
+static void cluster_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    add_up(cluster_of(backing), stats);
+}
+
+/* ---- life ---- */
+
+static void forget_hosts(struct cluster *cluster) {
+    for (size_t i = 0; i < cluster->seed_n; i++) {
+        free(cluster->seeds[i]);
+    }
+    free(cluster->seeds);
+    if (cluster->prefix) {
+        hearth_remote_wipe(cluster->prefix);
+    }
+    free(cluster->prefix);
+}
+
+static void cluster_destroy(struct hearth_backing *backing) {
+    struct cluster *cluster = cluster_of(backing);
+    struct hearth_link *link;
+    if (cluster->has_thread) {
+        (void)pthread_mutex_lock(&cluster->lock);
+        cluster->stop = true;
+        (void)pthread_cond_signal(&cluster->told);
+        (void)pthread_mutex_unlock(&cluster->lock);
+        (void)pthread_join(cluster->thread, NULL);
+    }
+    for (size_t i = 0; i < cluster->node_n; i++) {
+        struct hearth_backing *tier = cluster->nodes[i].tier;
+        tier->ops->set_wake(tier, NULL, NULL);
+        tier->ops->destroy(tier);
+    }
+    hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    for (size_t at = 0; (link = hearth_table_pop(&cluster->items, &at)) != NULL;) {
+        free(link);
+    }
+    hearth_table_finish(&cluster->items);
+    for (struct cluster_seek *seek = cluster->seeks, *next; seek; seek = next) {
+        next = seek->next;
+        free(seek);
+    }
+    forget_hosts(cluster);
+    free(cluster->key_file);
+    free(cluster->ca_file);
+    (void)pthread_cond_destroy(&cluster->came);
+    (void)pthread_cond_destroy(&cluster->told);
+    (void)pthread_mutex_destroy(&cluster->lock);
+    free(cluster);
+}
+
+static const struct hearth_backing_ops OPS = {
+    .destroy = cluster_destroy,
+    .put = cluster_put,
+    .get = cluster_get,
+    .seek = cluster_seek,
+    .touch = cluster_touch,
+    .reject = cluster_reject,
+    .remove = cluster_remove,
+    .poll = cluster_poll,
+    .wait = cluster_wait,
+    .stats = cluster_stats,
+    .set_wake = cluster_set_wake,
+};
+
+bool hearth_remote_cluster_is(const char *url) {
+    const char *at = strrchr(url, '@');
+    return strncmp(url, "unix:", 5) != 0 && strchr(at ? at : url, ',') != NULL;
+}
+
+/* scheme://user:password@HOST:PORT,HOST:PORT */
+static int parse(struct cluster *cluster, const char *url, struct hearth_errmsg *msg) {
+    const char *scheme = strstr(url, "://"), *at = strrchr(url, '@');
+    const char *hosts = at ? at + 1 : scheme ? scheme + 3 : url;
+    if (strchr(hosts, '/')) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "a cluster has one database, so no /DB stands behind its hosts");
+    }
+    cluster->prefix = strndup(url, (size_t)(hosts - url));
+    cluster->seeds = calloc(strlen(hosts) + 1, sizeof *cluster->seeds);
+    bool good = cluster->prefix && cluster->seeds;
+    for (const char *host = hosts; good && *host;) {
+        const size_t len = strcspn(host, ",");
+        const bool bracketed = *host == '[';
+        const char *end = bracketed ? memchr(host, ']', len) : host;
+        const bool ported = end && memchr(end, ':', len - (size_t)(end - host)) != NULL;
+        char *where = malloc(len + 8);
+        good = where != NULL;
+        if (good) {
+            (void)snprintf(where, len + 8, "%.*s%s", (int)len, host, ported ? "" : ":6379");
+            cluster->seeds[cluster->seed_n++] = where;
+        }
+        host += len + (host[len] == ',');
+    }
+    struct hearth_remote_address address;
+    for (size_t i = 0; good && i < cluster->seed_n; i++) {
+        char *node = url_of(cluster, cluster->seeds[i]);
+        const int err = node ? hearth_remote_address_parse(node, &address, msg) : HEARTH_ERR_NOMEM;
+        hearth_remote_address_finish(&address);
+        free(node);
+        if (err != HEARTH_OK) {
+            return err;
+        }
+    }
+    return good ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+}
+
+int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, size_t *n, struct hearth_errmsg *msg) {
+    struct cluster *cluster = calloc(1, sizeof *cluster);
+    int err = cluster ? parse(cluster, url, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    for (size_t i = 0; err == HEARTH_OK && i < cluster->seed_n; i++) {
+        const uint16_t port = (uint16_t)strtoul(strrchr(cluster->seeds[i], ':') + 1, NULL, 10);
+        size_t same = 0;
+        while (same < *n && ports[same] != port) {
+            same++;
+        }
+        if (same == *n && *n < most) {
+            ports[(*n)++] = port;
+        }
+    }
+    if (cluster) {
+        forget_hosts(cluster);
+    }
+    free(cluster);
+    return err;
+}
+
+static int start(struct cluster *cluster, struct hearth_errmsg *msg) {
+    if (node_at(cluster, cluster->seeds[0], msg) < 0) {
+        return HEARTH_ERR_INVALID; /* the key file, the certificates: msg says it */
+    }
+    cluster->backing.key = cluster->nodes[0].tier->key;
+    cluster->has_thread = pthread_create(&cluster->thread, NULL, run, cluster) == 0;
+    if (!cluster->has_thread) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "no thread can be started");
+    }
+    const int64_t until_us = hearth_clock_us() + cluster->params.timeout_us;
+    (void)pthread_mutex_lock(&cluster->lock);
+    while (!cluster->looked && hearth_clock_cond_wait(&cluster->came, &cluster->lock, until_us)) {
+        continue; /* the first prompt is to find what is there */
+    }
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return HEARTH_OK;
+}
+
+int hearth_remote_cluster_create(const struct hearth_remote_params *params, struct hearth_backing **out,
+                                 struct hearth_errmsg *msg) {
+    struct cluster *cluster = calloc(1, sizeof *cluster);
+    *out = NULL;
+    if (!cluster) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    cluster->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
+    cluster->params = *params;
+    cluster->key_file = params->key_file ? strdup(params->key_file) : NULL;
+    cluster->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
+    cluster->params.key_file = cluster->key_file;
+    cluster->params.ca_file = cluster->ca_file;
+    cluster->params.moved = on_moved;
+    cluster->params.user = cluster;
+    cluster->seeks_end = &cluster->seeks;
+    cluster->news = true;
+    memset(cluster->slots, 0xff, sizeof cluster->slots);
+    (void)pthread_mutex_init(&cluster->lock, NULL);
+    hearth_clock_cond_init(&cluster->came);
+    hearth_clock_cond_init(&cluster->told);
+    int err = (params->key_file && !cluster->key_file) || (params->ca_file && !cluster->ca_file)
+                  ? hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory")
+                  : parse(cluster, params->url, msg);
+    err = err == HEARTH_OK ? start(cluster, msg) : err;
+    if (err != HEARTH_OK) {
+        cluster_destroy(&cluster->backing);
+        return err;
+    }
+    *out = &cluster->backing;
+    return HEARTH_OK;
+}

@@ -1,0 +1,18 @@
+/* The remote tier over several hosts of a Redis or Valkey cluster. */
+#ifndef HEARTH_TIER_REMOTE_CLUSTER_H
+#define HEARTH_TIER_REMOTE_CLUSTER_H
+
+#include "tier/remote.h"
+
+/* Whether a URL names several hosts. */
+bool hearth_remote_cluster_is(const char *url);
+
+/* As hearth_remote_create(), with `url` redis://[[user]:password@]host[:port],host[:port],… (or rediss://): some of the
+ * cluster's nodes, which name the others. Each node is a tier of its own with two threads. */
+int hearth_remote_cluster_create(const struct hearth_remote_params *params, struct hearth_backing **out,
+                                 struct hearth_errmsg *msg);
+
+/* Adds the ports of the hosts in the URL to `ports`, which has `*n` of at most `most`. Errors: INVALID, NOMEM. */
+int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, size_t *n, struct hearth_errmsg *msg);
+
+#endif
