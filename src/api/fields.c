@@ -9,6 +9,11 @@ json_t *hearth_api_json_get(const json_t *object, const char *name) {
     return json_is_null(value) ? NULL : value;
 }
 
+bool hearth_api_type_is(const json_t *object, const char *type) {
+    const char *word = json_string_value(json_object_get(object, "type"));
+    return word != NULL && strcmp(word, type) == 0;
+}
+
 bool hearth_api_json_integer(const json_t *value, int64_t *out) {
     if (json_is_integer(value)) {
         *out = json_integer_value(value);

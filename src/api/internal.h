@@ -349,6 +349,8 @@ bool hearth_api_json_integer(const json_t *value, int64_t *out);
 bool hearth_api_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out);
 /* The field, or NULL when it is absent or null. */
 json_t *hearth_api_json_get(const json_t *object, const char *name);
+/* Whether it is an object whose "type" is this word. */
+bool hearth_api_type_is(const json_t *object, const char *type);
 
 /* ---- generation.c ---- */
 

@@ -208,12 +208,12 @@ static bool choose(const json_t *choice, struct hearth_api_chat_options *options
     if (!json_is_object(choice)) {
         return hearth_api_fail(error, 400, "invalid_type", param, "%s must be a string or an object", param);
     }
-    const char *type = json_string_value(hearth_api_json_get(choice, "type"));
-    if (!options->functions && type != NULL && strcmp(type, "allowed_tools") == 0) {
+    if (!options->functions && hearth_api_type_is(choice, "allowed_tools")) {
         return choose_allowed(choice, options, error);
     }
-    if (!options->functions && (type == NULL || strcmp(type, "function") != 0)) {
-        return hearth_api_fail(error, 400, type == NULL ? "invalid_type" : "unsupported_value", "tool_choice",
+    if (!options->functions && !hearth_api_type_is(choice, "function")) {
+        const bool typed = json_is_string(json_object_get(choice, "type"));
+        return hearth_api_fail(error, 400, typed ? "unsupported_value" : "invalid_type", "tool_choice",
                                "tool_choice: the type must be \"function\" or \"allowed_tools\"");
     }
     const json_t *function = hearth_api_json_get(choice, "function");
@@ -247,8 +247,7 @@ static bool check_schemas(const struct hearth_api_chat_options *options, struct 
  * was never taught to call tools does not know when to stop if it must begin: it gets one, too, unless the request
  * wants several. */
 static bool is_single(const struct hearth_api *api, const json_t *body, const struct hearth_api_chat_options *options) {
-    const json_t *type = json_object_get(hearth_api_json_get(body, "tool_choice"), "type");
-    bool named = json_is_string(type) && strcmp(json_string_value(type), "function") == 0;
+    bool named = hearth_api_type_is(hearth_api_json_get(body, "tool_choice"), "function");
     bool asked = json_is_true(hearth_api_json_get(body, "parallel_tool_calls"));
     return options->functions || named ||
            (!asked && options->request.tool_choice == HEARTH_TOOLS_REQUIRED &&

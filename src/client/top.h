@@ -79,6 +79,7 @@ void hearth_client_top_tables(FILE *out, const struct top_sample *now, const str
 struct top_line {
     FILE *out;
     int columns, used;
+    int blanks; /* of `used`: they are printed when something comes behind them */
     bool full;
 };
 

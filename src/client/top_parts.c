@@ -9,6 +9,11 @@
 
 /* ---- lines ---- */
 
+static void print_blanks(struct top_line *line) {
+    (void)fprintf(line->out, "%*s", line->blanks, "");
+    line->blanks = 0;
+}
+
 void hearth_client_top_part(struct top_line *line, const char *format, ...) {
     char part[256];
     va_list args;
@@ -18,6 +23,7 @@ void hearth_client_top_part(struct top_line *line, const char *format, ...) {
     const int room = line->columns - line->used;
     line->full = line->full || len < 0 || (len > room && line->used > 0);
     if (!line->full) {
+        print_blanks(line);
         line->used += fprintf(line->out, "%.*s", room, part);
         line->full = len > room;
     }
@@ -29,6 +35,7 @@ void hearth_client_top_text(struct top_line *line, const char *text, int columns
         line->full = true;
         return;
     }
+    print_blanks(line);
     line->used += hearth_show_text(line->out, text, most);
 }
 
@@ -36,13 +43,14 @@ void hearth_client_top_cell(struct top_line *line, const char *text, int columns
     const int begun = line->used;
     hearth_client_top_text(line, *text != '\0' ? text : "-", columns);
     if (!line->full && line->used - begun < columns) {
-        hearth_client_top_part(line, "%*s", columns - (line->used - begun), "");
+        line->blanks = columns - (line->used - begun);
+        line->used = begun + columns;
     }
 }
 
 void hearth_client_top_end(struct top_line *line) {
     (void)fputc('\n', line->out);
-    line->used = 0;
+    line->used = line->blanks = 0;
     line->full = false;
 }
 

@@ -19,7 +19,6 @@
 
 #define PREFETCH_SHARE 5 /* of a batch that decodes: what a prefetch may add to it */
 #define PREFETCH_UNKNOWN 8
-#define PREFETCH_CHUNK_MAX 64
 #define PREFETCH_ALONE_US 200000.0
 #define IDLE_US 50000.0 /* a request that arrives waits for half of that, on average */
 #define PREFETCH_ALONE_MIN 32
@@ -168,7 +167,7 @@ int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace) {
     if (pace->decode_us <= 0 || pace->prefill_us <= 0) {
         return PREFETCH_UNKNOWN;
     }
-    return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, PREFETCH_CHUNK_MAX);
+    return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, INT32_MAX);
 }
 
 /* As many as take that long, and at least as many as are computed at a fair speed. */

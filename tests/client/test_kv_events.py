@@ -66,10 +66,6 @@ def replayed(endpoint, start):
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def heard_all(subscriber, n):
-    wait_until(lambda: len(subscriber.events("BlockStored")) >= n, f"{n} blocks are told")
-
-
 def test_blocks_are_told_and_can_be_told_again():
     talk = Talk("told", system_words=120)
     with publisher("--kv-events-topic", "kv") as (running, endpoint, replay), Subscriber(endpoint, "kv") as heard:

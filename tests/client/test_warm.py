@@ -23,10 +23,6 @@ def box(model, *flags):
     return serve(*model_flags(model), "-c", "16384", "-np", "2", "--cache-ram", "256", *flags)
 
 
-def head_of(answer):
-    return answer["hearth"]["prompt"] - 60  # of the tokens, what is not the user's
-
-
 def warmed(running):
     return running.client.metrics()["hearth_warmed_tokens_total"]
 

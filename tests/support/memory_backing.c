@@ -327,10 +327,6 @@ void memory_backing_faults(struct memory_backing *backing, uint32_t n) {
     backing->once_in = n;
 }
 
-size_t memory_backing_items(const struct memory_backing *backing) {
-    return backing->item_count;
-}
-
 size_t memory_backing_on_path(const struct memory_backing *backing, struct hearth_digest root, int32_t page_tokens,
                               const struct hearth_tokens *path, int32_t from) {
     size_t found = 0;

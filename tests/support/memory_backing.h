@@ -17,7 +17,6 @@ void memory_backing_faults(struct memory_backing *backing, uint32_t n);
 void memory_backing_restart(struct memory_backing *backing);
 /* Whether something that was there at the restart is still to be found. */
 bool memory_backing_scanning(const struct memory_backing *backing);
-size_t memory_backing_items(const struct memory_backing *backing);
 /* Items that lie on a path (whose root has this digest), wholly behind `from`. */
 size_t memory_backing_on_path(const struct memory_backing *backing, struct hearth_digest root, int32_t page_tokens,
                               const struct hearth_tokens *path, int32_t from);

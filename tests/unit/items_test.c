@@ -181,7 +181,6 @@ static void what_is_wrong_is_named(void **state) {
         {"[{\"type\":\"custom_tool_call\",\"name\":\"f\",\"call_id\":\"c\",\"input\":{}}]", "input[0].input"},
         {"[{\"type\":\"function_call_output\",\"output\":\"x\"}]", "input[0].call_id"},
         {"[" RESULT("c", "x") "]", "input[0].call_id"},
-        {"[" CALL("c", "f") ",{\"type\":\"function_call_output\",\"call_id\":\"c\"}]", "input[1].output"},
         {"[{\"type\":\"reasoning\",\"content\":[7]}]", "input[0].content"},
         {"[{\"type\":\"compaction\"}]", "input[0].encrypted_content"},
         {"[null]", "input[0]"},

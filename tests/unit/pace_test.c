@@ -120,6 +120,8 @@ static void warm_requests_get_little(void **state) {
     assert_int_equal(hearth_pace_prefetch_beside(&pace), 4); /* a fifth of a batch */
     assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 200);
     assert_int_equal(hearth_pace_idle(&pace, 512), 50);
+    learn_many(&pace, 0, 8, 80000); /* a small batch says nothing of a prefill's speed */
+    assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 200);
     learn_many(&pace, 0, 512, 51200000);
     assert_int_equal(hearth_pace_prefetch_beside(&pace), 1);
     assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 32);

@@ -177,8 +177,7 @@ static bool read_texts(struct block_reader *reader, const json_t *content, struc
         return append(reader, out, "\n", content);
     }
     json_array_foreach(content, i, block) {
-        const char *type = json_string_value(json_object_get(block, "type"));
-        if (type == NULL || strcmp(type, "text") != 0) {
+        if (!hearth_api_type_is(block, "text")) {
             return fail_type(reader, block, "'text'");
         }
         if (!read_text_block(reader, block, out, "\n")) {
@@ -213,15 +212,14 @@ static bool read_search_result(struct block_reader *reader, const json_t *block,
 
 /* Blocks that a user's message and a tool's result have in common. *found: it was one. */
 static bool read_common(struct block_reader *reader, const json_t *block, struct hearth_buf *out, bool *found) {
-    const char *type = json_string_value(json_object_get(block, "type"));
-    *found = type != NULL;
-    if (type != NULL && strcmp(type, "text") == 0) {
+    *found = true;
+    if (hearth_api_type_is(block, "text")) {
         return read_text_block(reader, block, out, "\n");
     }
-    if (type != NULL && strcmp(type, "document") == 0 && hearth_anthropic_is_text(block)) {
+    if (hearth_api_type_is(block, "document") && hearth_anthropic_is_text(block)) {
         return read_document(reader, block, out);
     }
-    if (type != NULL && strcmp(type, "search_result") == 0) {
+    if (hearth_api_type_is(block, "search_result")) {
         return read_search_result(reader, block, out);
     }
     *found = false;
@@ -348,8 +346,7 @@ static bool read_said_block(struct block_reader *reader, const json_t *block, en
 }
 
 static bool read_user_block(struct block_reader *reader, const json_t *block, size_t index) {
-    const char *type = json_string_value(json_object_get(block, "type"));
-    if (type != NULL && strcmp(type, "tool_result") == 0) {
+    if (hearth_api_type_is(block, "tool_result")) {
         return read_tool_result(reader, block, index);
     }
     return read_said_block(reader, block, HEARTH_ROLE_USER, index);
@@ -420,9 +417,8 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
 /* ---- blocks of a system message ---- */
 
 static bool read_system_block(struct block_reader *reader, const json_t *block, size_t index) {
-    const char *type = json_string_value(json_object_get(block, "type"));
-    const bool removal = type != NULL && strcmp(type, "tool_removal") == 0;
-    if (removal || (type != NULL && strcmp(type, "tool_addition") == 0)) {
+    const bool removal = hearth_api_type_is(block, "tool_removal");
+    if (removal || hearth_api_type_is(block, "tool_addition")) {
         return open_message(reader, HEARTH_ROLE_SYSTEM, index) &&
                hearth_anthropic_read_tool_change(reader->reading, block, removal, &reader->text) &&
                read_cache_control(reader, block, SIZE_MAX);
@@ -536,9 +532,8 @@ static bool read_system(struct block_reader *reader, const json_t *system) {
         return false;
     }
     json_array_foreach(system, i, block) {
-        const char *type = json_string_value(json_object_get(block, "type"));
         snprintf(reader->reading->place, sizeof reader->reading->place, "system.%zu", i);
-        if (type == NULL || strcmp(type, "text") != 0) {
+        if (!hearth_api_type_is(block, "text")) {
             return fail_type(reader, block, "'text'");
         }
         const json_t *text = json_object_get(block, "text");

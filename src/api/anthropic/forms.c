@@ -25,14 +25,13 @@ bool hearth_anthropic_fail_at(struct hearth_anthropic_reading *reading, const ch
 bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
                                          size_t upto) {
     const json_t *control = hearth_api_json_get(object, "cache_control");
-    const char *type = json_string_value(json_object_get(control, "type"));
     const json_t *ttl = hearth_api_json_get(control, "ttl");
     struct hearth_generation *generation = &reading->out->generation;
     const char *word = ttl != NULL ? json_string_value(ttl) : "5m";
     if (control == NULL) {
         return true;
     }
-    if (type == NULL || strcmp(type, "ephemeral") != 0) {
+    if (!hearth_api_type_is(control, "ephemeral")) {
         return hearth_anthropic_fail(reading, "cache_control.type: Input should be 'ephemeral'");
     }
     if (word == NULL || (strcmp(word, "5m") != 0 && strcmp(word, "1h") != 0)) {
@@ -81,8 +80,8 @@ char *hearth_anthropic_id_read(const char *id) {
 /* ---- blocks ---- */
 
 bool hearth_anthropic_is_text(const json_t *block) {
-    const char *type = json_string_value(json_object_get(hearth_api_json_get(block, "source"), "type"));
-    return type != NULL && (strcmp(type, "text") == 0 || strcmp(type, "content") == 0);
+    const json_t *source = hearth_api_json_get(block, "source");
+    return hearth_api_type_is(source, "text") || hearth_api_type_is(source, "content");
 }
 
 static bool ends_with(const char *text, const char *ending) {
@@ -105,9 +104,8 @@ bool hearth_anthropic_is_empty(const json_t *content) {
     size_t i;
     const json_t *block;
     json_array_foreach(content, i, block) {
-        const char *type = json_string_value(json_object_get(block, "type"));
         const json_t *text = json_object_get(block, "text");
-        if (type == NULL || strcmp(type, "text") != 0 || !json_is_string(text) || json_string_length(text) > 0) {
+        if (!hearth_api_type_is(block, "text") || !json_is_string(text) || json_string_length(text) > 0) {
             return false;
         }
     }

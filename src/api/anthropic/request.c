@@ -71,9 +71,8 @@ static bool translate_output(struct hearth_anthropic_reading *reading, const jso
     if (format == NULL) {
         return true;
     }
-    const char *type = json_string_value(json_object_get(format, "type"));
     json_t *schema = hearth_api_json_get(format, "schema");
-    if (type == NULL || strcmp(type, "json_schema") != 0 || !json_is_object(schema)) {
+    if (!hearth_api_type_is(format, "json_schema") || !json_is_object(schema)) {
         return hearth_anthropic_fail_at(reading, place, "Input should be {\"type\": \"json_schema\", \"schema\": …}");
     }
     if (!hearth_chat_schema_check(schema, &reason)) {
@@ -224,12 +223,11 @@ static bool lookup(const struct hearth_job *job, const json_t *body, struct hear
                    struct hearth_api_error *error) {
     struct hearth_anthropic_reading reading = {.job = job, .error = error};
     const json_t *thread = hearth_api_json_get(body, "thread");
-    const char *type = json_string_value(json_object_get(thread, "type"));
     const char *id = json_string_value(json_object_get(thread, "previous_message_id"));
-    if (thread == NULL || (type != NULL && strcmp(type, "create") == 0)) {
+    if (thread == NULL || hearth_api_type_is(thread, "create")) {
         return true;
     }
-    if (type == NULL || strcmp(type, "continue") != 0) {
+    if (!hearth_api_type_is(thread, "continue")) {
         return hearth_anthropic_fail_at(&reading, "thread.type", "Input should be 'create' or 'continue'");
     }
     return id != NULL ? load_thread(job, body, id, out, error)

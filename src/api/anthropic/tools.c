@@ -17,8 +17,8 @@
 
 /* A tool with a schema of its own; the others are left out. */
 static bool is_custom(const json_t *tool) {
-    const char *type = json_string_value(hearth_api_json_get(tool, "type"));
-    return type == NULL || strcmp(type, "custom") == 0 || hearth_api_json_get(tool, "input_schema") != NULL;
+    return !json_is_string(json_object_get(tool, "type")) || hearth_api_type_is(tool, "custom") ||
+           hearth_api_json_get(tool, "input_schema") != NULL;
 }
 
 static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *tool) {
@@ -98,10 +98,7 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
  * "definition"}}; or NULL. */
 static const json_t *definition_of(const json_t *block) {
     const json_t *tool = hearth_api_json_get(block, "tool");
-    const char *type = json_string_value(hearth_api_json_get(block, "type"));
-    const char *form = json_string_value(hearth_api_json_get(tool, "type"));
-    const bool defines =
-        type != NULL && strcmp(type, "tool_addition") == 0 && form != NULL && strcmp(form, "tool_definition") == 0;
+    const bool defines = hearth_api_type_is(block, "tool_addition") && hearth_api_type_is(tool, "tool_definition");
     return defines ? hearth_api_json_get(tool, "definition") : NULL;
 }
 

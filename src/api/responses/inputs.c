@@ -14,11 +14,9 @@
 /* ---- references ---- */
 
 static bool is_reference(const json_t *item) {
-    const char *type = json_string_value(hearth_api_json_get(item, "type"));
-    if (type != NULL) {
-        return strcmp(type, "item_reference") == 0;
-    }
-    return hearth_api_json_get(item, "role") == NULL && json_is_string(hearth_api_json_get(item, "id"));
+    return json_is_string(json_object_get(item, "type"))
+               ? hearth_api_type_is(item, "item_reference")
+               : hearth_api_json_get(item, "role") == NULL && json_is_string(hearth_api_json_get(item, "id"));
 }
 
 /* The item in a turn's body; `index` counts those that came in first. A new reference, or NULL. */
@@ -147,9 +145,8 @@ static json_t *parts_of(const json_t *content, bool reply) {
     for (size_t i = 0; i < json_array_size(content); i++) {
         json_t *note = note_of(json_array_get(content, i), reply ? "output_text" : "input_text");
         json_t *part = note != NULL ? note : json_copy(json_array_get(content, i));
-        const char *type = json_string_value(json_object_get(part, "type"));
         remove_nulls(part);
-        if (type != NULL && strcmp(type, "text") == 0) {
+        if (hearth_api_type_is(part, "text")) {
             json_object_set_new(part, "type", json_string(reply ? "output_text" : "input_text"));
         }
         if (reply && json_object_get(part, "annotations") == NULL && json_object_get(part, "text") != NULL) {
@@ -170,8 +167,7 @@ static json_t *clean_item(const json_t *item) {
     if (json_object_get(copy, "type") == NULL) {
         json_object_set_new(copy, "type", json_string("message"));
     }
-    const char *type = json_string_value(json_object_get(copy, "type"));
-    const bool message = type != NULL && strcmp(type, "message") == 0;
+    const bool message = hearth_api_type_is(copy, "message");
     const bool reply = role != NULL && strcmp(role, "assistant") == 0;
     if (id != NULL && (!hearth_api_id_parse(id, &turn, &index) || index < 0 || (message && !reply))) {
         json_object_del(copy, "id");

@@ -170,8 +170,7 @@ static const char *const tool_members[] = {"name", "description", "parameters"};
 /* What is stored of a tool: see above. `chats` are those of the config, `at` the place among them. */
 static json_t *packed_tool(json_t *tool, const json_t *chats, size_t at) {
     const json_t *function = json_object_get(json_array_get(chats, at), "function");
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    if (type == NULL || strcmp(type, "function") != 0 || function == NULL) {
+    if (!hearth_api_type_is(tool, "function") || function == NULL) {
         return json_incref(tool);
     }
     json_t *rest = json_copy(tool);
@@ -196,11 +195,10 @@ static json_t *packed_tool(json_t *tool, const json_t *chats, size_t at) {
 
 /* Tools that became functions of the chat stand there in their order. */
 static size_t chat_tools_of(const json_t *tool) {
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    if (type != NULL && strcmp(type, "namespace") == 0) {
+    if (hearth_api_type_is(tool, "namespace")) {
         return json_array_size(json_object_get(tool, "tools"));
     }
-    return type != NULL && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0);
+    return hearth_api_type_is(tool, "function") || hearth_api_type_is(tool, "custom");
 }
 
 static json_t *packed_tools(const json_t *tools, const json_t *chats) {

@@ -99,8 +99,7 @@ static bool add_namespace(struct hearth_api_error *error, const json_t *space, s
         return fail_tool(error, index, "invalid_type", "a namespace needs a name and an array of tools");
     }
     json_array_foreach(tools, i, tool) {
-        const char *type = json_string_value(hearth_api_json_get(tool, "type"));
-        const bool custom = type != NULL && strcmp(type, "custom") == 0;
+        const bool custom = hearth_api_type_is(tool, "custom");
         json_t *what = json_pack("{s:O}", "namespace", (json_t *)(uintptr_t)name);
         if (what != NULL && custom) {
             json_object_set_new(what, "custom", json_true());
@@ -158,12 +157,11 @@ static bool add_tools(struct hearth_api_error *error, const json_t *tools, struc
 
 /* The choice in the chat's form; the value is borrowed, a new reference returned. NULL: out of memory. */
 static json_t *choice_of(json_t *choice) {
-    const char *type = json_string_value(hearth_api_json_get(choice, "type"));
-    if (type != NULL && strcmp(type, "allowed_tools") == 0) {
-        return json_pack("{s:s, s:{s:O*, s:O*}}", "type", type, "allowed_tools", "mode",
+    if (hearth_api_type_is(choice, "allowed_tools")) {
+        return json_pack("{s:s, s:{s:O*, s:O*}}", "type", "allowed_tools", "allowed_tools", "mode",
                          json_object_get(choice, "mode"), "tools", json_object_get(choice, "tools"));
     }
-    if (type != NULL && strcmp(type, "custom") == 0) {
+    if (hearth_api_type_is(choice, "custom")) {
         return json_pack("{s:s, s:O*}", "type", "function", "name", json_object_get(choice, "name"));
     }
     return json_incref(choice);
@@ -179,10 +177,8 @@ bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, cons
     }
     offers->of_items = true;
     json_array_foreach(items, i, item) {
-        const char *type = json_string_value(hearth_api_json_get(item, "type"));
-        const bool brings =
-            type != NULL && (strcmp(type, "additional_tools") == 0 || strcmp(type, "tool_search_output") == 0);
-        if (brings && !add_tools(error, hearth_api_json_get(item, "tools"), offers, names)) {
+        if ((hearth_api_type_is(item, "additional_tools") || hearth_api_type_is(item, "tool_search_output")) &&
+            !add_tools(error, hearth_api_json_get(item, "tools"), offers, names)) {
             return false;
         }
     }
