@@ -240,6 +240,7 @@ static int report_failure(struct hearth_session_store *store, const struct heart
         return err;
     }
     note_silence(store, code);
+    atomic_store(&store->outage, code);
     if (err == HEARTH_ERR_STORE && hearth_db_is_outage(code) && code != HEARTH_DB_CONFLICT && !store->is_tool) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                             "%s: %s: requests that need what is stored there get 503 until it answers, others are "
@@ -343,6 +344,11 @@ static int begin(struct hearth_session_store *store, struct hearth_db *db, bool 
     return HEARTH_OK;
 }
 
+bool hearth_session_outage_may_pass(const struct hearth_session_store *store) {
+    const int code = atomic_load(&store->outage);
+    return code == HEARTH_DB_CONFLICT || (hearth_db_may_pass(code) && code != HEARTH_DB_NO_ROOM);
+}
+
 int hearth_session_lock_writer(struct hearth_session_store *store) {
     return lock_conn(store, &store->writer, SILENT_WRITER_US);
 }
@@ -369,6 +375,7 @@ static void give_back(struct hearth_session_store *store) {
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     int err = hearth_session_lock_writer(store);
     if (err != HEARTH_OK) {
+        atomic_store(&store->outage, HEARTH_DB_SLOW);
         return hearth_fail(msg, err, "%s", hearth_err_text(err));
     }
     err = begin(store, &store->writer, true, msg);

@@ -59,6 +59,8 @@ struct hearth_session_store {
     char *name; /* what is told of it */
     bool on_server;
     atomic_bool unreachable;        /* it was told that the server does not answer */
+    atomic_int outage;              /* the code of the last operation that failed */
+    atomic_int waiting_puts;        /* that are tried again */
     _Atomic int64_t rests_until_us; /* after a server was silent: it is not asked before */
     int64_t ttl_us;
     int64_t grace_us;
@@ -143,6 +145,9 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
 /* Likewise for a reader, *out: all that is read in between is of one moment. */
 int hearth_session_begin_read(struct hearth_session_store *store, struct hearth_db **out);
 int hearth_session_end_read(struct hearth_session_store *store, struct hearth_db *db, int err);
+
+/* Whether what the last operation failed of passes by itself: a server that restarts, say, but not one that is full. */
+bool hearth_session_outage_may_pass(const struct hearth_session_store *store);
 
 /* Something was read that was last used at `used_us`; it is written down later. */
 void hearth_session_touch(struct hearth_session_store *store, const struct hearth_digest *key, bool session,

@@ -15,6 +15,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define AGAIN_US 10000000
+#define AGAIN_EVERY_NS 250000000
+#define AGAIN_MAX 2
 
 static bool is_open(enum hearth_turn_status status) {
     return status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS;
@@ -338,10 +343,33 @@ static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn
     return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(db, &put) : err;
 }
 
+static int put_once(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+    const int err = hearth_session_begin_write(store, msg);
+    return err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+}
+
+/* A reply that was computed is worth waiting for a server that restarts or fails over. Whether a commit that was not
+ * answered has taken place shows when the turn is put again: it is there, or it is put. */
+static int put_again(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+    const struct timespec pause = {.tv_nsec = AGAIN_EVERY_NS};
+    const int64_t until_us = hearth_clock_us() + AGAIN_US;
+    int err = HEARTH_ERR_STORE;
+    if (atomic_fetch_add(&store->waiting_puts, 1) < AGAIN_MAX) { /* others need the threads */
+        while (err == HEARTH_ERR_STORE && hearth_session_outage_may_pass(store) && hearth_clock_us() < until_us) {
+            (void)nanosleep(&pause, NULL);
+            err = put_once(store, turn, msg);
+        }
+    }
+    (void)atomic_fetch_sub(&store->waiting_puts, 1);
+    return err;
+}
+
 int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(!hearth_digest_is_zero(turn->id));
-    int err = hearth_session_begin_write(store, msg);
-    err = err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+    int err = put_once(store, turn, msg);
+    if (err == HEARTH_ERR_STORE && !is_open(turn->status)) {
+        err = put_again(store, turn, msg);
+    }
     if (err == HEARTH_OK && turn->lock.token != 0 && !is_open(turn->status)) { /* at once: its client goes on */
         pthread_mutex_lock(&store->writer.mutex);
         hearth_session_drop_lock(store, &turn->lock);

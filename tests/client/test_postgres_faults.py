@@ -126,6 +126,24 @@ def test_a_failover_keeps_what_was_acknowledged(own):
             assert [running.client.get(f"/v1/responses/{identity}")["id"] for identity in said] == said
 
 
+def test_a_reply_outlives_a_restart_of_the_database(own):
+    """It is stored when the database is back, once."""
+    with box(own.url(), "--sim-speed", "1") as running:
+        first = respond(running, "Hello.")
+        asked = {"model": "any", "input": "Talk.", "max_output_tokens": 60, "previous_response_id": first["id"]}
+        found = []
+        talk = threading.Thread(target=lambda: found.append(running.client.post("/v1/responses", asked)))
+        talk.start()
+        wait_until(lambda: running.client.metrics()["hearth_lanes_busy"] > 0 or found, "it is computed")
+        own.kill()
+        wait_until(lambda: running.client.metrics()["hearth_lanes_busy"] == 0, "it was computed")
+        assert not found
+        own.start()
+        talk.join()
+        assert own.sql("SELECT count(*) FROM hearth.turns") == [["2"]]
+        wait_until(lambda: status_of(running, "And?", previous_response_id=found[0]["id"]) == 200, "it goes on with it")
+
+
 @pytest.fixture
 def certificates(tmp_path):
     """Of an authority, and of a server on this machine that it has signed: ca.pem, other.pem (another authority's),

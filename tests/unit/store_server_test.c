@@ -4,6 +4,7 @@
 
 #include "base/health.h"
 #include "session/db_pg.h"
+#include "session/store_internal.h"
 
 #include <sys/wait.h>
 
@@ -149,6 +150,56 @@ static void a_lock_that_was_lost_is_found_out(void **state) {
     hearth_session_store_destroy(other);
 }
 
+/* As every_statement_is_indexed() of a file: with an index there is no plan that reads a table from its beginning. */
+static void every_statement_has_an_index(void **state) {
+    SKIP_WITHOUT_SERVER();
+    hearth_session_store_destroy(open_plain());
+    PGconn *conn = PQconnectdb(getenv("HEARTH_TEST_PG"));
+    PQclear(PQexec(conn, "SET search_path = hearth; SET enable_seqscan = off; SET enable_hashjoin = off;"
+                         "SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan"));
+    for (size_t i = 0; i < hearth_session_db_kind.statement_count; i++) {
+        const char *own = hearth_session_db_kind.server_statements[i];
+        const char *sql = own != NULL ? own : hearth_session_db_kind.statements[i];
+        char text[4096], *at;
+        int args = 0;
+        if (i == PAGES_USED || i == COUNT_TURNS || i == COUNT_HIDDEN || i == COUNT_SESSIONS || i == COUNT_FORGETS ||
+            i == COUNT_USES || i == COUNT_REQUESTS || i == REQUESTS_ALL || i == REQUESTS_TRIM || i == BOXES_DROP) {
+            continue; /* they count, or are about few rows */
+        }
+        snprintf(text, sizeof text, "PREPARE s %sAS %s",
+                 i == SESSIONS_ALL  ? "(BYTEA) "
+                 : i == REQUEST_ADD ? "(TEXT, BYTEA, BYTEA, BYTEA) "
+                                    : "",
+                 sql);
+        while ((at = strchr(text, '?')) != NULL) {
+            const int number = atoi(at + 1);
+            args = number > args ? number : args;
+            *at = '$';
+        }
+        PGresult *result = PQexec(conn, text);
+        if (PQresultStatus(result) != PGRES_COMMAND_OK) {
+            fail_msg("%s\n%s", text, PQerrorMessage(conn));
+        }
+        PQclear(result);
+        snprintf(text, sizeof text, "EXPLAIN (COSTS OFF) EXECUTE s%s", args > 0 ? "(" : "");
+        for (int arg = 0; arg < args; arg++) {
+            strcat(text, arg + 1 < args ? "NULL," : "NULL)");
+        }
+        result = PQexec(conn, text);
+        if (PQresultStatus(result) != PGRES_TUPLES_OK) {
+            fail_msg("%s\n%s", sql, PQerrorMessage(conn));
+        }
+        for (int row = 0; row < PQntuples(result); row++) {
+            if (strstr(PQgetvalue(result, row, 0), "Seq Scan") != NULL) {
+                fail_msg("%s\n%s", sql, PQgetvalue(result, row, 0));
+            }
+        }
+        PQclear(result);
+        PQclear(PQexec(conn, "DEALLOCATE s"));
+    }
+    PQfinish(conn);
+}
+
 static void what_is_of_another_program_is_refused(void **state) {
     SKIP_WITHOUT_SERVER();
     (void)server_sql("CREATE SCHEMA hearth; CREATE TABLE hearth.things (x INT)");
@@ -177,13 +228,10 @@ static void a_database_without_a_server_is_told(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_name_tells_no_password),
-        TEST(a_lost_connection_is_opened_again),
-        TEST(a_conversation_is_locked_for_other_boxes),
-        TEST(a_lock_ends_with_its_process),
-        TEST(a_lock_that_was_lost_is_found_out),
-        TEST(what_is_of_another_program_is_refused),
-        cmocka_unit_test(a_database_without_a_server_is_told),
+        cmocka_unit_test(a_name_tells_no_password),     TEST(a_lost_connection_is_opened_again),
+        TEST(a_conversation_is_locked_for_other_boxes), TEST(a_lock_ends_with_its_process),
+        TEST(a_lock_that_was_lost_is_found_out),        TEST(every_statement_has_an_index),
+        TEST(what_is_of_another_program_is_refused),    cmocka_unit_test(a_database_without_a_server_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
