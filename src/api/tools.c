@@ -221,28 +221,6 @@ static bool choose(const json_t *choice, struct hearth_api_chat_options *options
     return offer(function != NULL ? function : choice, param, options, error);
 }
 
-/* A call that must be made must have arguments that the grammar can hold to the schema. */
-static bool check_schemas(const struct hearth_api_chat_options *options, struct hearth_api_error *error) {
-    const json_t *offered = options->offered != NULL ? options->offered : options->tools;
-    size_t i;
-    const json_t *tool;
-    struct hearth_errmsg reason;
-    if (options->request.tool_choice != HEARTH_TOOLS_REQUIRED) {
-        return true;
-    }
-    json_array_foreach(options->tools, i, tool) {
-        const json_t *function = json_object_get(tool, "function");
-        const json_t *parameters = json_object_get(function, "parameters");
-        const struct tool_place place = {options->functions ? "functions" : "tools", i};
-        if (hearth_api_tool_find(offered, hearth_api_tool_name(tool)) != NULL && parameters != NULL &&
-            !hearth_chat_schema_check(parameters, &reason)) {
-            return fail_tool(error, "unsupported_schema", place,
-                             options->functions ? ".parameters" : ".function.parameters", reason.text);
-        }
-    }
-    return true;
-}
-
 /* Whether a reply has one call at the most, whatever else was said: the named function, a function_call. A model that
  * was never taught to call tools does not know when to stop if it must begin: it gets one, too, unless the request
  * wants several. */
@@ -282,7 +260,7 @@ bool hearth_api_tools_read(const struct hearth_api *api, const json_t *body, str
                hearth_api_fail(error, 400, word != NULL || json_is_object(choice) ? "invalid_value" : "invalid_type",
                                param, "%s: there are no tools to choose from", param);
     }
-    if ((choice != NULL && !choose(choice, options, error)) || !check_schemas(options, error)) {
+    if (choice != NULL && !choose(choice, options, error)) {
         return false;
     }
     if (is_single(api, body, options)) {

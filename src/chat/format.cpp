@@ -315,7 +315,7 @@ struct with_schemas {
 };
 
 /* The schemas as the parser takes them. An ordinary tool whose parameters no grammar can be made for is not refused:
- * its arguments are some object. What must be kept to the letter has been refused before. */
+ * its arguments are some object. What must be kept to the letter (strict tools, formats) has been refused before. */
 static with_schemas buildable_request(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     json_ptr schema = request.json_schema != nullptr ? buildable(request.json_schema, "JSON schema") : nullptr;
     json_ptr tools = has_tools(request) ? json_ptr(json_array()) : nullptr;

@@ -257,6 +257,37 @@ static void calls_can_be_forced(void **state) {
     }
 }
 
+/* Tools of MCP servers have schemas that no grammar can keep to the letter. A tool that is not strict is called all the
+ * same, with arguments that fit as far as they can. */
+static void calls_are_forced_whatever_the_schema(void **state) {
+    static const char *const odd[] = {
+        "\"v\":{\"type\":\"array\",\"uniqueItems\":true,\"maxItems\":2,\"items\":{\"type\":\"string\",\"maxLength\":3}"
+        "}",
+        "\"v\":{\"type\":\"string\",\"pattern\":\"^(?!x)[a-z]{3}$\"}",
+        "\"v\":{\"type\":\"integer\",\"multipleOf\":5}",
+        "\"v\":{\"$ref\":\"https://example.org/v.json\"}",
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * (sizeof odd / sizeof odd[0]); i++) {
+        char body[2048];
+        snprintf(body, sizeof body,
+                 "{\"seed\":%zu,\"max_tokens\":4000,\"tool_choice\":\"required\",\"tools\":["
+                 "{\"type\":\"function\",\"function\":{\"name\":\"odd\",\"strict\":%s,\"parameters\":"
+                 "{\"type\":\"object\",\"properties\":{%s},\"required\":[\"v\"]}}}]," ASK("Hello") "}",
+                 i, i % 2 == 0 ? "false" : "true", odd[i / 2]);
+        json_t *answer = post(CHAT, body, i % 2 == 0 ? 200 : 400);
+        if (i % 2 == 0) {
+            json_t *arguments =
+                json_loads(json_str(answer, "choices.0.message.tool_calls.0.function.arguments"), 0, NULL);
+            assert_true(json_is_object(arguments));
+            json_decref(arguments);
+        } else {
+            assert_string_equal(json_str(answer, "error.code"), "unsupported_schema");
+        }
+        json_decref(answer);
+    }
+}
+
 /* The prompt is the same whatever the choice, so that it costs nothing to change it. */
 static void the_choice_is_not_in_the_prompt(void **state) {
     static const char *const choices[] = {"\"auto\"", "\"none\"", "\"required\"",
@@ -566,6 +597,7 @@ int main(void) {
         cmocka_unit_test(calls_come_in_pieces),
         cmocka_unit_test(logprobs_go_with_calls),
         cmocka_unit_test(calls_can_be_forced),
+        cmocka_unit_test(calls_are_forced_whatever_the_schema),
         cmocka_unit_test(the_choice_is_not_in_the_prompt),
         cmocka_unit_test(cut_replies_are_whole_responses),
         cmocka_unit_test(results_go_back),
