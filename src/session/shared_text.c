@@ -79,15 +79,6 @@ static size_t find(const struct table *table, uint64_t hash, const char *window,
     return SIZE_MAX;
 }
 
-static double weigh_bytes(void *user, size_t offset) {
-    (void)user;
-    return (double)offset;
-}
-
-size_t hearth_shared_text(const char *then, size_t then_len, const char *now, size_t now_len) {
-    return (size_t)hearth_shared_text_weighed(then, then_len, now, now_len, weigh_bytes, NULL);
-}
-
 double hearth_shared_text_weighed(const char *then, size_t then_len, const char *now, size_t now_len,
                                   double (*weigh)(void *user, size_t offset), void *user) {
     struct table table;

@@ -4,10 +4,9 @@
 
 #include <stddef.h>
 
-/* Bytes of `now` that stand in `then`, too, in runs of 48 bytes or more, wherever. An estimate from below: in text that
- * repeats itself some runs are not found. Time is linear. Out of memory: 0. Threads: pure. */
-size_t hearth_shared_text(const char *then, size_t then_len, const char *now, size_t now_len);
-/* Likewise, weighed: `weigh` gives what `now` weighs in front of a byte. */
+/* What those bytes of `now` weigh that stand in `then`, too, in runs of 48 bytes or more, wherever; `weigh` gives what
+ * `now` weighs in front of a byte. An estimate from below: in text that repeats itself some runs are not found. Time is
+ * linear. Out of memory: 0. Threads: pure. */
 double hearth_shared_text_weighed(const char *then, size_t then_len, const char *now, size_t now_len,
                                   double (*weigh)(void *user, size_t offset), void *user);
 

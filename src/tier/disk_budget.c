@@ -33,7 +33,7 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
         disk->gc_tight = disk->gc_tight || tight;
         disk->gc_need = disk->gc_need > need ? disk->gc_need : need;
         (void)pthread_cond_signal(&disk->maintain_cond);
-        while ((disk->gc_wanted || disk->gc_busy) && hearth_disk_wait_locked(disk, &disk->gc_cond, until)) {
+        while ((disk->gc_wanted || disk->gc_busy) && hearth_clock_cond_wait(&disk->gc_cond, &disk->lock, until)) {
             continue;
         }
         over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;

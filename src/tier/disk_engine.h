@@ -186,8 +186,6 @@ void hearth_disk_unlock(struct disk *disk);
 struct hearth_directory *hearth_disk_directory(struct disk *disk);
 /* Opens the directory anew, when it was removed. False: it cannot be made (errno). */
 bool hearth_disk_reopen(struct disk *disk);
-/* Waits on a condition, until a time of hearth_clock_us(). False: it has come. */
-bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us);
 /* Whether readers and maintenance thread are to end. */
 bool hearth_disk_stopped(struct disk *disk);
 void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev);

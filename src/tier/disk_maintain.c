@@ -145,7 +145,7 @@ void *hearth_disk_maintainer(void *arg) {
     while (!hearth_disk_stopped(disk)) {
         hearth_disk_lock(disk);
         while (!disk->stop && !disk->gc_wanted && !disk->removals_due &&
-               hearth_disk_wait_locked(disk, &disk->maintain_cond, next)) {
+               hearth_clock_cond_wait(&disk->maintain_cond, &disk->lock, next)) {
             continue;
         }
         hearth_disk_unlock(disk);

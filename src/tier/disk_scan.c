@@ -216,7 +216,7 @@ static void pool_finish(struct pool *pool) {
         hearth_disk_evict_and_remove(disk);
         hearth_disk_lock(disk);
         if (atomic_load(&pool->running) > 0) {
-            (void)hearth_disk_wait_locked(disk, &disk->maintain_cond, hearth_clock_us() + PAUSE_US);
+            (void)hearth_clock_cond_wait(&disk->maintain_cond, &disk->lock, hearth_clock_us() + PAUSE_US);
         }
         hearth_disk_unlock(disk);
     }
@@ -233,7 +233,7 @@ static void wait_for_room(struct disk *disk, bool maintainer) {
         hearth_disk_lock(disk);
         full = disk->event_count > DISK_EVENTS_WAITING && !disk->stop;
         if (full) {
-            (void)hearth_disk_wait_locked(disk, &disk->room_cond, hearth_clock_us() + PAUSE_US);
+            (void)hearth_clock_cond_wait(&disk->room_cond, &disk->lock, hearth_clock_us() + PAUSE_US);
         }
         hearth_disk_unlock(disk);
         if (full && maintainer) {

@@ -8,8 +8,6 @@
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
 #include "tier/disk_engine.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
 #include <stdlib.h>
 
@@ -26,10 +24,6 @@ void hearth_disk_unlock(struct disk *disk) {
     if (due) {
         hearth_events_call_wake(&disk->events);
     }
-}
-
-bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
-    return hearth_clock_cond_wait(cond, &disk->lock, until_us);
 }
 
 bool hearth_disk_stopped(struct disk *disk) {

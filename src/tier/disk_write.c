@@ -519,9 +519,9 @@ static bool collect(struct disk *disk, struct write_batch *batch) {
             break;
         }
         if (paced) {
-            (void)hearth_disk_wait_locked(disk, &disk->write_cond, until);
+            (void)hearth_clock_cond_wait(&disk->write_cond, &disk->lock, until);
         } else if (disk->stats.failing) {
-            due = !hearth_disk_wait_locked(disk, &disk->write_cond, disk->retry_at_us);
+            due = !hearth_clock_cond_wait(&disk->write_cond, &disk->lock, disk->retry_at_us);
         } else {
             (void)pthread_cond_wait(&disk->write_cond, &disk->lock);
         }

@@ -22,6 +22,15 @@ static size_t lines(char *out, size_t cap, int from, int to, int skip) {
     return len;
 }
 
+static double weigh_bytes(void *user, size_t offset) {
+    (void)user;
+    return (double)offset;
+}
+
+static size_t shared_bytes(const char *then, size_t then_len, const char *now, size_t now_len) {
+    return (size_t)hearth_shared_text_weighed(then, then_len, now, now_len, weigh_bytes, NULL);
+}
+
 /* Within two windows of what it is, and what happens to stand before it. */
 static void assert_about(size_t shared, size_t wanted) {
     if (shared > wanted + 16 || shared + 2 * 48 < wanted) {
@@ -35,8 +44,8 @@ static void behind_a_changed_line_all_is_shared(void **state) {
     const size_t a = (size_t)sprintf(then, "Monday\n"), b = (size_t)sprintf(now, "Tuesday, the 25th\n");
     const size_t n = lines(then + a, sizeof then - a, 0, 100, -1), m = lines(now + b, sizeof now - b, 0, 100, -1);
     assert_int_equal(n, m);
-    assert_about(hearth_shared_text(then, a + n, now, b + m), n);
-    assert_about(hearth_shared_text(now, b + m, then, a + n), n);
+    assert_about(shared_bytes(then, a + n, now, b + m), n);
+    assert_about(shared_bytes(now, b + m, then, a + n), n);
 }
 
 static void what_was_dropped_or_moved_is_found(void **state) {
@@ -44,11 +53,11 @@ static void what_was_dropped_or_moved_is_found(void **state) {
     (void)state;
     const size_t n = lines(then, sizeof then, 0, 100, -1);
     size_t m = lines(now, sizeof now, 0, 100, 50);
-    assert_about(hearth_shared_text(then, n, now, m), m);
+    assert_about(shared_bytes(then, n, now, m), m);
     m = lines(now, sizeof now, 50, 100, -1);
     m += lines(now + m, sizeof now - m, 0, 50, -1);
     assert_int_equal(n, m);
-    assert_about(hearth_shared_text(then, n, now, m), n);
+    assert_about(shared_bytes(then, n, now, m), n);
 }
 
 static void other_text_shares_nothing(void **state) {
@@ -56,9 +65,9 @@ static void other_text_shares_nothing(void **state) {
     (void)state;
     const size_t n = lines(then, sizeof then, 0, 100, -1);
     memset(now, 'x', sizeof now);
-    assert_int_equal(hearth_shared_text(then, n, now, sizeof now), 0);
-    assert_int_equal(hearth_shared_text(then, n, then, 47), 0);
-    assert_int_equal(hearth_shared_text(then, 0, then, n), 0);
+    assert_int_equal(shared_bytes(then, n, now, sizeof now), 0);
+    assert_int_equal(shared_bytes(then, n, then, 47), 0);
+    assert_int_equal(shared_bytes(then, 0, then, n), 0);
 }
 
 /* A megabyte of one letter fills no table and takes no time worth a word; the time limit of the test says so. */
@@ -69,7 +78,7 @@ static void a_text_that_repeats_itself_ends(void **state) {
     memset(then, 'x', len);
     memset(now, 'x', len);
     now[len / 2] = 'y';
-    assert_true(hearth_shared_text(then, len, now, len) >= len / 2);
+    assert_true(shared_bytes(then, len, now, len) >= len / 2);
     free(then);
     free(now);
 }
