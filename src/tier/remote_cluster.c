@@ -249,7 +249,7 @@ static void add_up(struct cluster *cluster, struct hearth_backing_stats *sum) {
 #undef X
         if (has[i] && stats.failing && !sum->failing) {
             sum->failing = true;
-            (void)snprintf(sum->trouble, sizeof sum->trouble, "%s", stats.trouble);
+            (void)snprintf(sum->trouble, sizeof sum->trouble, "%.60s: %.90s", cluster->nodes[i].where, stats.trouble);
         }
     }
 }

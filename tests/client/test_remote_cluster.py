@@ -119,7 +119,7 @@ def test_a_node_dies_and_returns(cluster):
         for talk in talks:
             answer = turn(running, talk)
             assert content(answer) == content(request(alone.client, talk.messages[:-1]))
-        wait_until(lambda: remote(running)["state"] == "failing", "it is told", 60)
+        wait_until(lambda: f":{cluster.nodes[1].port}: " in remote(running).get("trouble", ""), "it is told", 60)
         cluster.nodes[1].start()
         wait_until(lambda: remote(running)["state"] == "ok", "it is back", 90)
         for talk in talks:
