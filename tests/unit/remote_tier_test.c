@@ -257,7 +257,7 @@ static void lie_about(struct store *store, const char *key_file, const char *old
         backing->ops->destroy(backing);
     }
     for (size_t i = 0; i < n; i++) { /* the same place in the model's own name */
-        (void)snprintf(model_values[i].key, sizeof model_values[i].key, "%s", values[i].key);
+        memcpy(model_values[i].key, values[i].key, sizeof values[i].key);
     }
     const struct others others = {
         .by = {[OTHER_MODEL] = model_values, [OLDER_KEY] = key_values, [REPLAYED] = old_values}};
