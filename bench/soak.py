@@ -229,7 +229,7 @@ def memory_check(samples, settles_s):
 
 
 def log_check(text):
-    """Lines at warn or error that nobody expects, and how many of each level there are."""
+    """Lines at warn or error that are not expected, failures without their error, and how many lines of each level there are."""
     odd, levels = [], {}
     for line in text.splitlines():
         parts = re.match(r"^\d\d:\d\d:\d\d\.\d+ (debug|info|warn|error) +(.*)", line)
@@ -237,7 +237,7 @@ def log_check(text):
             continue
         level, what = parts.groups()
         levels[level] = levels.get(level, 0) + 1
-        if (level in ("warn", "error") and not is_expected(what)) or (" end=failed" in what and "cause=" not in what):
+        if (level in ("warn", "error") and not is_expected(what)) or (" end=failed" in what and "error=" not in what):
             odd.append(line)
     return odd, levels
 
@@ -271,7 +271,7 @@ def run(name, minutes):
             for path, lines in (
                     (keys, [key + classes.get(key, "") for key in rowdy.KEYS] + [f"soak-{pick.randrange(1000)}"]),
                     (config, [f"log-level = {pick.choice(('info', 'warn', 'debug'))}"])):
-                with open(path + ".new", "w", encoding="utf-8") as file:
+                with open(os.open(path + ".new", os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
                     file.write("\n".join(lines) + "\n")
                 os.replace(path + ".new", path)
 

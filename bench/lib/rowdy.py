@@ -77,10 +77,11 @@ class Connection:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def head(self):
-        """Status and headers of a response."""
-        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-        return int(lines[0].split()[1]), headers
+        """Status and headers of a response. A half-closed client gets a 100 first: that is how the server asks whether it lives."""
+        while True:
+            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            if (status := int(lines[0].split()[1])) >= 200:
+                return status, dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
 
     async def response(self):
         """Status and whole body."""
