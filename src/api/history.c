@@ -34,10 +34,11 @@ struct hearth_conversation {
     bool forked;
     struct hearth_transcript_fork fork; /* without `said` */
     struct hearth_diagnosis diagnosis;
-    const char *role; /* of the message in which it differs, or NULL */
-    char tool[64];    /* TOOLS: the one in which it differs, or "" */
-    bool tool_is_other;
-    struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE */
+    const char *role;   /* of the message in which it differs, or NULL */
+    char tool[64];      /* TOOLS: the one in which it differs, or "" */
+    char tool_then[64]; /* the one that stood there, or "" */
+    enum hearth_report_tools tools;
+    struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE, EDITED */
     size_t line_count;
     uint32_t fixed_tokens; /* of the prompt, that would be known without them */
     uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
@@ -292,11 +293,62 @@ static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_
     free(offsets);
 }
 
+static bool has_tool(const struct hearth_chat_request *request, const char *name) {
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(request->tools, i, tool) {
+        const char *has = hearth_api_tool_name(tool);
+        if (has != NULL && strcmp(has, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Which tool stood where another one's quoted name begins now, and what became of either. */
+static void find_tool_then(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
+                           const struct hearth_transcript_prompt *prompt, size_t name_at) {
+    const struct hearth_transcript_fork *fork = &conversation->fork;
+    const size_t front = fork->offset - name_at - 1; /* bytes that both names begin with */
+    const char *end = fork->then != NULL ? memchr(fork->then, '"', fork->then_len) : NULL;
+    conversation->tools = HEARTH_REPORT_TOOL_OTHER;
+    if (end == NULL || fork->offset <= name_at) {
+        return;
+    }
+    snprintf(conversation->tool_then, sizeof conversation->tool_then, "%.*s%.*s", (int)front,
+             prompt->text + name_at + 1, (int)(end - fork->then), fork->then);
+    char quoted[70];
+    const int len = snprintf(quoted, sizeof quoted, "\"%s\"", conversation->tool);
+    const bool had = memmem(fork->then, fork->then_len, quoted, (size_t)len) != NULL;
+    const bool has = has_tool(request, conversation->tool_then);
+    conversation->tools = had && has ? HEARTH_REPORT_TOOLS_MOVED
+                          : had      ? HEARTH_REPORT_TOOL_GONE
+                          : has      ? HEARTH_REPORT_TOOL_CAME
+                                     : HEARTH_REPORT_TOOL_OTHER;
+}
+
+/* The earlier prompt goes on with a tool that the request does not have: the last ones have gone. */
+static void find_tool_gone(struct hearth_conversation *conversation, const struct hearth_chat_request *request) {
+    enum { NEAR = 120 };
+    static const char key[] = "\"name\": \"";
+    const struct hearth_transcript_fork *fork = &conversation->fork;
+    const size_t near = fork->then_len < NEAR ? fork->then_len : NEAR;
+    const char *name = fork->then != NULL ? memmem(fork->then, near, key, sizeof key - 1) : NULL;
+    name = name != NULL ? name + sizeof key - 1 : NULL;
+    const char *end = name != NULL ? memchr(name, '"', fork->then_len - (size_t)(name - fork->then)) : NULL;
+    if (end != NULL) {
+        snprintf(conversation->tool_then, sizeof conversation->tool_then, "%.*s", (int)(end - name), name);
+        conversation->tools =
+            has_tool(request, conversation->tool_then) ? HEARTH_REPORT_TOOL_CHANGED : HEARTH_REPORT_TOOL_GONE;
+    }
+}
+
 /* The tool in whose text a byte is: the last one that is named before it. */
 static void find_tool(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
                       const struct hearth_transcript_prompt *prompt) {
     const size_t offset = conversation->fork.offset;
     size_t last = 0, i;
+    bool is_other = false;
     const json_t *tool;
     json_array_foreach(request->tools, i, tool) {
         char quoted[70];
@@ -309,10 +361,15 @@ static void find_tool(struct hearth_conversation *conversation, const struct hea
             if ((size_t)(at - prompt->text) >= last) {
                 last = (size_t)(at - prompt->text);
                 snprintf(conversation->tool, sizeof conversation->tool, "%s", name);
-                conversation->tool_is_other = offset < last + (size_t)len;
+                is_other = offset < last + (size_t)len;
             }
             at++;
         }
+    }
+    if (is_other && last > 0) {
+        find_tool_then(conversation, request, prompt, last);
+    } else {
+        find_tool_gone(conversation, request);
     }
 }
 
@@ -368,8 +425,9 @@ static void weigh(struct hearth_conversation *conversation, const struct hearth_
     }
 }
 
-static void diagnose(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
-                     const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
+static void diagnose(const struct hearth_job *job, struct hearth_conversation *conversation,
+                     const struct hearth_chat_request *request, const struct hearth_transcript_prompt *prompt,
+                     const struct hearth_chat_prompt *rendered) {
     struct hearth_transcript_fork *fork = &conversation->fork;
     struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
     size_t fixed_bytes = 0;
@@ -382,8 +440,17 @@ static void diagnose(struct hearth_conversation *conversation, const struct hear
     }
     if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
         conversation->line_count = hearth_volatile_find(prompt, fork, request, conversation->lines, &fixed_bytes);
+    } else if (diagnosis->cause == HEARTH_CAUSE_EDITED && diagnosis->message >= 0 &&
+               (size_t)diagnosis->message < request->message_count) {
+        conversation->line_count =
+            hearth_volatile_edited(prompt, fork, request->messages[diagnosis->message],
+                                   hearth_transcripts_specials(job->api->transcripts), &conversation->lines[0]);
     } else if (diagnosis->cause == HEARTH_CAUSE_TOOLS) {
         find_tool(conversation, request, prompt);
+        if (fork->then != NULL && conversation->tools == HEARTH_REPORT_TOOL_CHANGED) {
+            hearth_volatile_around(prompt, fork, &conversation->lines[0]);
+            conversation->line_count = 1;
+        }
     }
     weigh(conversation, prompt, new_begins(conversation, request, prompt, rendered), fixed_bytes);
 }
@@ -481,7 +548,7 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     } else if (!take_result(job, &prompt, &rendered, &result, out)) {
         ok = hearth_api_fail_nomem(error);
     } else if (out->conversation->forked) {
-        diagnose(out->conversation, request, &prompt, &rendered);
+        diagnose(job, out->conversation, request, &prompt, &rendered);
     }
     hearth_transcript_fork_finish(&result.fork);
     if (out->conversation != NULL) {
@@ -603,20 +670,22 @@ bool hearth_conversation_report(const struct hearth_conversation *conversation,
     if (conversation == NULL || !conversation->forked) {
         return false;
     }
-    *divergence = (struct hearth_report_divergence){.cause = conversation->diagnosis.cause,
-                                                    .token = conversation->fork.token,
-                                                    .message = conversation->diagnosis.message,
-                                                    .field = conversation->diagnosis.field,
-                                                    .role = conversation->role,
-                                                    .tool = conversation->tool[0] != '\0' ? conversation->tool : NULL,
-                                                    .tool_is_other = conversation->tool_is_other,
-                                                    .own = conversation->diagnosis.own,
-                                                    .lines = conversation->lines,
-                                                    .line_count = conversation->line_count,
-                                                    .fixed_tokens = conversation->fixed_tokens,
-                                                    .before = conversation->fork.before,
-                                                    .after = conversation->fork.after,
-                                                    .saved_tokens = conversation->saved_tokens};
+    *divergence = (struct hearth_report_divergence){
+        .cause = conversation->diagnosis.cause,
+        .token = conversation->fork.token,
+        .message = conversation->diagnosis.message,
+        .field = conversation->diagnosis.field,
+        .role = conversation->role,
+        .tool = conversation->tool[0] != '\0' ? conversation->tool : NULL,
+        .tool_then = conversation->tool_then[0] != '\0' ? conversation->tool_then : NULL,
+        .tools = conversation->tools,
+        .own = conversation->diagnosis.own,
+        .lines = conversation->lines,
+        .line_count = conversation->line_count,
+        .fixed_tokens = conversation->fixed_tokens,
+        .before = conversation->fork.before,
+        .after = conversation->fork.after,
+        .saved_tokens = conversation->saved_tokens};
     return true;
 }
 

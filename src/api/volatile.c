@@ -252,6 +252,85 @@ static void copy_line(char *out, size_t cap, const char *line, size_t len) {
     out[hearth_utf8_complete(out, hearth_guards_strip(out, strlen(out)))] = '\0';
 }
 
+#define SHOWN_FRONT 64 /* bytes in front of what changes: more are left out */
+
+/* Both lines as they are told: of long ones, from a word a little before what changes. */
+static void copy_lines(struct hearth_report_line *to, const struct hearth_line_change *change) {
+    size_t from = change->then != NULL && change->now != NULL ? common_front(change) : 0;
+    from = from > SHOWN_FRONT ? from - SHOWN_FRONT : 0;
+    while (from > 0 && from < change->now_len && from < change->then_len && change->now[from - 1] != ' ') {
+        from++;
+    }
+    from = from < change->now_len && from < change->then_len ? from : 0;
+    copy_line(to->now, sizeof to->now, change->now != NULL ? change->now + from : "",
+              change->now != NULL ? change->now_len - from : 0);
+    copy_line(to->then, sizeof to->then, change->then != NULL ? change->then + from : "",
+              change->then != NULL ? change->then_len - from : 0);
+}
+
+size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                              const struct hearth_message *message, const struct hearth_specials *specials,
+                              struct hearth_report_line *line) {
+    size_t begin = fork->offset, len;
+    while (begin > 0 && prompt->text[begin - 1] != '\n') {
+        begin--;
+    }
+    const char *now = prompt->text + begin, *in, *end = memchr(now, '\n', prompt->len - begin);
+    const size_t now_len = end != NULL ? (size_t)(end - now) : prompt->len - begin, front = fork->offset - begin;
+    int32_t number;
+    char *then = fork->then != NULL ? malloc(front + fork->then_len + 1) : NULL;
+    if (then == NULL || !find_line(message, now, now_len, &in, &len, &number)) {
+        free(then);
+        return 0;
+    }
+    memcpy(then, now, front);
+    memcpy(then + front, fork->then, fork->then_len);
+    const size_t before = (size_t)((const char *)memmem(now, now_len, in, len) - now), whole = front + fork->then_len;
+    if (before > front || fork->offset > begin + before + len) {
+        free(then);
+        return 0; /* what differs is the template's */
+    }
+    size_t then_end = hearth_specials_turn_end(specials, then, whole, before);
+    end = memchr(then + before, '\n', whole - before);
+    then_end = end != NULL && (size_t)(end - then) < then_end ? (size_t)(end - then) : then_end;
+    const struct hearth_line_change change = {
+        .then = then + before, .then_len = then_end - before, .now = in, .now_len = len};
+    *line = (struct hearth_report_line){
+        .number = memchr(message->content, '\n', message->content_len) != NULL ? number : 0, .count = 1};
+    copy_lines(line, &change);
+    free(then);
+    return strcmp(line->then, line->now) != 0;
+}
+
+/* Up to the end of the string or line, or some bytes. */
+static int string_len(const char *text, size_t len) {
+    enum { MOST = 40 };
+    size_t n = 0;
+    while (n < len && n < MOST && text[n] != '"' && text[n] != '\n') {
+        n++;
+    }
+    return (int)n;
+}
+
+void hearth_volatile_around(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                            struct hearth_report_line *line) {
+    enum { FRONT = 20 };
+    size_t from = fork->offset;
+    while (from > 0 && strchr("\"\n", prompt->text[from - 1]) == NULL &&
+           (fork->offset - from < FRONT || prompt->text[from - 1] != ' ') && fork->offset - from < 2 * FRONT) {
+        from--;
+    }
+    const char *front = prompt->text + from, *now = prompt->text + fork->offset;
+    const int front_len = (int)(fork->offset - from);
+    char then_text[sizeof line->then], now_text[sizeof line->now];
+    snprintf(then_text, sizeof then_text, "%.*s%.*s", front_len, front, string_len(fork->then, fork->then_len),
+             fork->then);
+    snprintf(now_text, sizeof now_text, "%.*s%.*s", front_len, front, string_len(now, prompt->len - fork->offset), now);
+    *line = (struct hearth_report_line){.count = 1};
+    copy_line(line->then, sizeof line->then, then_text, strlen(then_text));
+    copy_line(line->now, sizeof line->now, now_text, strlen(now_text));
+}
+
 size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes) {
@@ -268,8 +347,7 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
         if (!cut_line(request, &changes[i], &to->number)) {
             break;
         }
-        copy_line(to->now, sizeof to->now, changes[i].now != NULL ? changes[i].now : "", changes[i].now_len);
-        copy_line(to->then, sizeof to->then, changes[i].then != NULL ? changes[i].then : "", changes[i].then_len);
+        copy_lines(to, &changes[i]);
         if (!hearth_volatile_pattern(&changes[i], request, to->pattern, sizeof to->pattern)) {
             to->pattern[0] = '\0';
         }

@@ -1,4 +1,5 @@
-/* Lines of the system text that change from request to request, and how to have them taken out. */
+/* Lines of the system text that change from request to request, and how to have them taken out; the line in which
+ * another message changed. */
 #ifndef HEARTH_API_VOLATILE_H
 #define HEARTH_API_VOLATILE_H
 
@@ -17,5 +18,16 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
 size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes);
+
+/* The line of a message in which it says something else than before: in `line`, without a number where the message has
+ * no other. Returns 1; 0: it is not in the message's text. */
+size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                              const struct hearth_message *message, const struct hearth_specials *specials,
+                              struct hearth_report_line *line);
+
+/* Text around the place where a prompt left an earlier one, then and now: some words in front of it, and on to the end
+ * of a JSON string or a line. */
+void hearth_volatile_around(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                            struct hearth_report_line *line);
 
 #endif

@@ -80,7 +80,8 @@ static double lost_ms(const json_t *request) {
     const json_t *verdict;
     json_array_foreach(json_object_get(request, "verdicts"), i, verdict) {
         const char *cause = text_of(verdict, "cause");
-        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "long_reply") != 0 && strcmp(cause, "shared") != 0) {
+        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "compacted") != 0 && strcmp(cause, "long_reply") != 0 &&
+            strcmp(cause, "shared") != 0) {
             sum += json_number_value(json_object_get(verdict, "lost_ms"));
         }
     }
@@ -129,7 +130,7 @@ static void print_verdict(const json_t *verdict) {
     (void)fputs("    ", stdout);
     (void)hearth_show_text(stdout, text_of(verdict, "text"), 400);
     (void)printf(" (%.1f s). ", json_number_value(json_object_get(verdict, "lost_ms")) / 1000);
-    (void)hearth_show_text(stdout, advice, 400);
+    (void)hearth_show_text(stdout, advice, 600);
     (void)fputc('\n', stdout);
 }
 

@@ -12,7 +12,7 @@
 
 #include <jansson.h>
 
-/* A line of the system text, or a few in a row, that are others than before. Empty: not in that text. */
+/* A line of a message, or a few in a row, that are others than before. Empty: not in that text. */
 struct hearth_report_line {
     char then[128], now[128];
     char pattern[128]; /* for --strip-line; "": there is none */
@@ -20,20 +20,31 @@ struct hearth_report_line {
     int32_t count;     /* lines in a row; 0 and 1: one */
 };
 
-#define HEARTH_REPORT_LINES_MAX 3
+#define HEARTH_REPORT_LINES_MAX 6
+
+/* What happened to the list of tools. */
+enum hearth_report_tools {
+    HEARTH_REPORT_TOOL_CHANGED, /* what one says */
+    HEARTH_REPORT_TOOL_OTHER,   /* another one stands there */
+    HEARTH_REPORT_TOOL_GONE,
+    HEARTH_REPORT_TOOL_CAME,
+    HEARTH_REPORT_TOOLS_MOVED,
+};
 
 /* Where a prompt left the known prefix. Texts are borrowed. */
 struct hearth_report_divergence {
     enum hearth_cause cause;
     int32_t token, message; /* indices; message < 0: none, or unknown */
     const char *field;
-    const char *role;           /* of the message; NULL: unknown */
-    const char *tool;           /* TOOLS: the one in which the prompts part; NULL: unknown */
-    bool tool_is_other;         /* there stood another one before */
+    const char *role;      /* of the message; NULL: unknown */
+    const char *tool;      /* TOOLS: the one in which the prompts part; NULL: unknown */
+    const char *tool_then; /* the one that stood there before; NULL: the same, or unknown */
+    enum hearth_report_tools tools;
     const char *before, *after; /* the prompt's text from there on, then and now */
     uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
     bool own;              /* the earlier prompt is of the same conversation, as far as that is certain */
-    const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are */
+    const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are; EDITED, TOOLS: the
+                                               text around the difference */
     size_t line_count;
     uint32_t fixed_tokens; /* would have been reused without the lines in front of the first that has no pattern; of
                               these, where the first one has none */
@@ -84,6 +95,10 @@ struct hearth_report {
       "nothing to do, if you meant it; otherwise look at what the client does to that message")                     \
     X(MESSAGES_MOVED, "messages_moved", "the client dropped or inserted messages before known ones",                \
       "clients that add hints and take them away again do this: see whether that can be switched off")              \
+    X(CALLS_REPRINTED, "calls_reprinted", "the client wrote the arguments of earlier calls in another way",         \
+      "have the client send calls back as it got them: the same order of keys, the same blanks")                    \
+    X(COMPACTED, "compacted", "the client put a summary in the place of earlier messages",                          \
+      "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer") \
     X(HISTORY_CUT, "history_cut", "the conversation went back to an earlier point",                                 \
       "nothing to do: that costs no tokens")                                                                        \
     X(TOOLS_CHANGED, "tools_changed", "the tools are not those of the earlier prompt",                              \
@@ -143,7 +158,7 @@ struct hearth_verdict {
     int64_t lost_us; /* that it cost */
     uint32_t tokens; /* prompt tokens that were computed for it; 0: none */
     char text[400];  /* a sentence for this request */
-    char advice[300];
+    char advice[600];
 };
 
 #define HEARTH_VERDICTS_MAX 8

@@ -95,6 +95,32 @@ static const char *first_line(const char *text, char out[64]) {
     return out;
 }
 
+static bool inside_character(char c) {
+    return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+/* What of a line is worth showing beside the other one: about 40 bytes from a little before the first difference. */
+static const char *around(const char *line, const char *other, char out[64]) {
+    enum { BEFORE = 24, SHOWN = 40 };
+    size_t front = 0, from = 0;
+    while (line[front] != '\0' && line[front] == other[front]) {
+        front++;
+    }
+    if (strlen(line) > SHOWN && front > BEFORE && (line[front] != '\0' || other[front] != '\0')) {
+        from = front - BEFORE;
+        while (from < front && line[from - 1] != ' ') {
+            from++;
+        }
+        from = from < front ? from : front - BEFORE;
+        while (inside_character(line[from])) {
+            from++;
+        }
+    }
+    char rest[64];
+    (void)snprintf(out, 64, "%s%.56s", from > 0 ? "…" : "", first_line(line + from, rest));
+    return out;
+}
+
 /* ---- what things cost ---- */
 
 struct judge {
@@ -156,6 +182,8 @@ static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_c
 static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     switch (cause) {
     case HEARTH_CAUSE_EDITED: return HEARTH_VERDICT_EDITED_MESSAGE;
+    case HEARTH_CAUSE_REPRINTED: return HEARTH_VERDICT_CALLS_REPRINTED;
+    case HEARTH_CAUSE_COMPACTED: return HEARTH_VERDICT_COMPACTED;
     case HEARTH_CAUSE_TRUNCATED: return HEARTH_VERDICT_HISTORY_CUT;
     case HEARTH_CAUSE_DROPPED:
     case HEARTH_CAUSE_INSERTED: return HEARTH_VERDICT_MESSAGES_MOVED;
@@ -200,7 +228,11 @@ static void say_lines(const struct hearth_report_divergence *divergence, const c
     char shown[64], which[48], others[48] = "";
     const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
     const bool many = line != NULL && line->count > 1;
-    (void)first_line(line == NULL ? divergence->after : went ? line->then : line->now, shown);
+    if (line == NULL || came || went) {
+        (void)first_line(line == NULL ? divergence->after : went ? line->then : line->now, shown);
+    } else {
+        (void)around(line->now, line->then, shown);
+    }
     name_lines(line, which);
     if (divergence->line_count > 1) {
         (void)snprintf(others, sizeof others, ", and %zu more behind it", divergence->line_count - 1);
@@ -241,7 +273,7 @@ static void advise_lines(const struct hearth_report *report, const struct hearth
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "have the client put what changes into its newest message; or take such lines out with "
                        "`--strip-line` and a pattern that fits each of them and nothing else");
-    } else if (i < divergence->line_count) {
+    } else if (i < divergence->line_count || divergence->fixed_tokens < verdict->tokens / 10 * 9) {
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
                        options, count(divergence->fixed_tokens, tokens));
@@ -254,28 +286,59 @@ static void advise_lines(const struct hearth_report *report, const struct hearth
 
 static void say_tools(const struct hearth_report_divergence *divergence, const char *tokens,
                       struct hearth_verdict *verdict) {
-    char then[64], now[64];
-    if (divergence->tool == NULL) {
+    static const char *const said[] = {[HEARTH_REPORT_TOOL_OTHER] = "`%.60s` stands where `%.60s` stood",
+                                       [HEARTH_REPORT_TOOL_GONE] = "`%2$.60s` is gone",
+                                       [HEARTH_REPORT_TOOL_CAME] = "`%.60s` has come in before `%.60s`",
+                                       [HEARTH_REPORT_TOOLS_MOVED] =
+                                           "they come in another order (`%.60s` stands where `%.60s` stood)"};
+    char then[64], now[64], what[200];
+    if (divergence->tool == NULL ||
+        (divergence->tools != HEARTH_REPORT_TOOL_CHANGED && divergence->tool_then == NULL)) {
         (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
                        causes[verdict->cause].help, tokens);
-    } else if (divergence->tool_is_other) {
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
-            "the list of tools changed: `%.60s` stands where another one stood, so %s tokens were computed again",
-            divergence->tool, tokens);
+    } else if (divergence->tools != HEARTH_REPORT_TOOL_CHANGED) {
+        (void)snprintf(what, sizeof what, said[divergence->tools], divergence->tool, divergence->tool_then);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "the list of tools changed: %s, so %s tokens were computed again", what, tokens);
     } else {
+        const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "the description of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
-                       divergence->tool, first_line(divergence->before, then), first_line(divergence->after, now),
-                       tokens);
+                       divergence->tool, first_line(line != NULL ? line->then : divergence->before, then),
+                       first_line(line != NULL ? line->now : divergence->after, now), tokens);
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "keep descriptions the same through a conversation: no counters, dates or lists that grow");
     }
 }
 
+/* A message says something else: which line of it, and what stood there. */
+static void say_edited(const struct hearth_report_divergence *divergence, const char *tokens,
+                       struct hearth_verdict *verdict) {
+    const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
+    char then[64], now[64], where[64], which[64] = "";
+    if (line != NULL && line->number > 0) {
+        name_lines(line, which);
+        (void)snprintf(which + strlen(which), sizeof which - strlen(which), " of ");
+    }
+    const bool calls = line == NULL && divergence->field != NULL && strcmp(divergence->field, "tool_calls") == 0;
+    (void)(line != NULL ? around(line->then, line->now, then) : first_line(divergence->before, then));
+    (void)(line != NULL ? around(line->now, line->then, now) : first_line(divergence->after, now));
+    (void)snprintf(verdict->text, sizeof verdict->text,
+                   "%s%s%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
+                   calls ? "what is called in " : "", which, place(divergence, where), then, now, tokens);
+    if (divergence->role != NULL && strcmp(divergence->role, "tool") == 0) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "a client that clears or shortens old results has what follows them computed again: seldom, and "
+                       "many at a time, costs least");
+    } else if (line != NULL && line->number > 0) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "have the client leave earlier messages as they were: what changes belongs into the newest one");
+    }
+}
+
 static void say_divergence(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                            struct hearth_verdict *verdict) {
-    char tokens[32], then[64], now[64], where[64];
+    char tokens[32], where[64];
     (void)count(verdict->tokens, tokens);
     switch (divergence->cause) {
     case HEARTH_CAUSE_VOLATILE:
@@ -295,11 +358,19 @@ static void say_divergence(const struct hearth_report *report, const struct hear
                        divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", place(divergence, where),
                        tokens);
         break;
-    default:
+    case HEARTH_CAUSE_REPRINTED:
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
-                       place(divergence, where), first_line(divergence->before, then),
-                       first_line(divergence->after, now), tokens);
+                       "the calls in %s say the same, but their arguments are written in another way (order of keys, "
+                       "blanks), so %s tokens were computed again",
+                       place(divergence, where), tokens);
+        break;
+    case HEARTH_CAUSE_COMPACTED:
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "the client put a summary in the place of earlier messages, from %s on, so %s tokens were computed",
+            place(divergence, where), tokens);
+        break;
+    default: say_edited(divergence, tokens, verdict);
     }
 }
 
@@ -328,8 +399,8 @@ static void judge_new(struct judge *judge, uint32_t again) {
     (void)count(fresh, tokens);
     if (begins && report->replies > 0) {
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "a conversation with a history that is not known here: it began before the server was started, "
-                       "or somewhere else, so all of its %s tokens were computed",
+                       "a conversation with a history that is not known here: it began before the server was started "
+                       "or somewhere else, or its client has rewritten it, so all of its %s tokens were computed",
                        tokens);
         if (report->disk_bytes == 0) {
             (void)snprintf(verdict->advice, sizeof verdict->advice,
@@ -434,6 +505,11 @@ static void judge_prompt(struct judge *judge) {
         const bool fixed =
             divergence->line_count > 0 && (fixable_lines(divergence) == divergence->line_count || !divergence->own);
         uint32_t saved = fixed ? divergence->fixed_tokens : divergence->saved_tokens;
+        if (divergence->cause == HEARTH_CAUSE_COMPACTED) {
+            saved = report->computed_tokens;
+        } else if (divergence->own && saved < divergence->saved_tokens / 10 * 9) { /* more changed than those lines */
+            saved = divergence->saved_tokens;
+        }
         saved = saved < report->computed_tokens ? saved : report->computed_tokens;
         struct hearth_verdict *verdict = saved >= NAMED_TOKENS
                                              ? name_it(judge, divergence_cause(divergence->cause), saved,

@@ -108,9 +108,28 @@ static bool line_differs(const struct hearth_transcript_fork *fork, const struct
     return found;
 }
 
+#define COMPACTED_LEAST 3 /* messages that went, at least */
+#define COMPACTED_MOST 2  /* messages that stand in their place, at most */
+
+/* From message `i` on messages have gone, behind them both go on alike, and a message or two stand in their place. */
+static bool is_compacted(const struct sides *sides, size_t i) {
+    for (size_t j = i + 1; j <= i + COMPACTED_MOST && j < sides->now_count; j++) {
+        for (size_t k = i + COMPACTED_LEAST; k < sides->then_count; k++) {
+            if (same(sides, k, j)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Message `i` is in both and not the same. */
-static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line, bool own) {
+static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line,
+                                  const struct hearth_transcript_fork *fork, bool own) {
     const bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
+    if (begins && fork->summary && !is_system(sides->now[i]->role)) {
+        return HEARTH_CAUSE_COMPACTED;
+    }
     if (begins && !own && !line) {
         return HEARTH_CAUSE_OTHER;
     }
@@ -124,7 +143,20 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
             return HEARTH_CAUSE_INSERTED;
         }
     }
+    if (sides->now[i]->role == HEARTH_ROLE_USER && is_compacted(sides, i)) {
+        return HEARTH_CAUSE_COMPACTED;
+    }
     return line ? HEARTH_CAUSE_VOLATILE : HEARTH_CAUSE_EDITED;
+}
+
+/* Of `count` messages that say the same, the first with calls that are written in another way; `count`: none. */
+static size_t first_reprinted(const struct sides *sides, size_t count) {
+    size_t i = 0;
+    while (i < count &&
+           (sides->then[i].printed == 0 || sides->then[i].printed == hearth_message_printed(sides->now[i]))) {
+        i++;
+    }
+    return i;
 }
 
 void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
@@ -146,12 +178,15 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
         diagnosis->cause = own ? HEARTH_CAUSE_ARGUMENTS : HEARTH_CAUSE_OTHER;
         diagnosis->field = own ? "template_arguments" : "messages";
     } else if (i == sides.then_count) { /* nothing that was said has changed */
-        diagnosis->cause = HEARTH_CAUSE_RENDERED;
+        const size_t call = first_reprinted(&sides, i);
+        diagnosis->cause = call < i ? HEARTH_CAUSE_REPRINTED : HEARTH_CAUSE_RENDERED;
+        diagnosis->message = call < i ? (int32_t)call : -1;
+        diagnosis->field = call < i ? "tool_calls" : "messages";
     } else if (i == sides.now_count) {
         diagnosis->cause = HEARTH_CAUSE_TRUNCATED;
         diagnosis->message = (int32_t)i;
     } else {
-        diagnosis->cause = cause_at(&sides, i, line, own);
+        diagnosis->cause = cause_at(&sides, i, line, fork, own);
         diagnosis->message = (int32_t)i;
         diagnosis->field = field_of(&sides.then[i], sides.now[i]);
     }

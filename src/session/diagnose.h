@@ -7,6 +7,8 @@
 
 #define HEARTH_CAUSE_TABLE(X)                                                                                      \
     X(EDITED, "edited", "this message said something else before")                                                 \
+    X(REPRINTED, "reprinted", "the arguments of this message's calls say the same, written in another way")        \
+    X(COMPACTED, "compacted", "a summary stands where messages of the conversation stood")                         \
     X(TRUNCATED, "truncated", "messages that came next are gone from the end")                                     \
     X(DROPPED, "dropped", "messages that came next are gone")                                                      \
     X(INSERTED, "inserted", "messages have come in before one that was known")                                     \

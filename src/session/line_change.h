@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define HEARTH_LINE_CHANGES_MAX 4
+#define HEARTH_LINE_CHANGES_MAX 8
 #define HEARTH_LINE_ALIKE 16     /* bytes that both have behind a line, or it is not the line that differs */
 #define HEARTH_LINE_ROW 24       /* lines in a row that may differ, of both texts together */
 #define HEARTH_LINE_ROW_ALIKE 64 /* bytes that both have behind these */

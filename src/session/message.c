@@ -403,6 +403,15 @@ static bool same_reasoning(const char *a, const char *b) {
     return na == nb && memcmp(a, b, na) == 0;
 }
 
+uint32_t hearth_message_printed(const struct hearth_message *message) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < message->call_count; i++) {
+        const char *arguments = message->calls[i].arguments;
+        sum = sum * 31 + hearth_checksum(arguments, strlen(arguments));
+    }
+    return message->call_count > 0 ? (uint32_t)(sum % UINT32_MAX) + 1 : 0;
+}
+
 struct hearth_digest hearth_message_chain(struct hearth_digest said, const struct hearth_message *message) {
     return hearth_digest_chain(said, &message->says, sizeof message->says);
 }

@@ -79,6 +79,9 @@ json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error
  * of memory. Caller frees. */
 char *hearth_json_canonical(const json_t *value);
 
+/* A checksum of the arguments of its calls as they are written, which `says` has no part of; 0: it has no calls. */
+uint32_t hearth_message_printed(const struct hearth_message *message);
+
 /* The digest of what was said up to and with a message, from that of what was said before. */
 struct hearth_digest hearth_message_chain(struct hearth_digest said, const struct hearth_message *message);
 

@@ -115,6 +115,7 @@ struct hearth_transcript_prompt {
 struct hearth_said {
     struct hearth_digest says;
     uint64_t content; /* checksum of the content as it was */
+    uint32_t printed; /* hearth_message_printed(); also 0: unknown */
     enum hearth_role role;
 };
 
@@ -128,6 +129,7 @@ struct hearth_transcript_stretch {
 struct hearth_transcript_fork {
     bool known;    /* false: it went on where something known ended, or nothing like it was known */
     bool own;      /* the earlier prompt is of the same conversation */
+    bool summary;  /* the prompt begins with what was replied to a longer one */
     size_t offset; /* byte of the prompt's text at which it parts */
     size_t reach;  /* byte up to which something is known, of whatever conversation: offset, or behind it */
     int32_t token; /* token of the prompt that this byte is in */

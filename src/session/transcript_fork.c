@@ -114,6 +114,9 @@ static void copy_record(struct hearth_transcripts *transcripts, struct text_node
     }
     memcpy(fork->said, node->said, node->said_count * sizeof *fork->said);
     fork->said_count = node->said_count;
+    if (reply == NULL && node->child == NULL) {
+        reply = node->replies;
+    }
     if (reply != NULL) {
         fork->said[fork->said_count++] = hearth_transcript_said_of(reply->message);
     }
@@ -194,10 +197,12 @@ void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const s
         bool longer =
             common == then.len && reply != NULL && !hearth_specials_ends(transcripts->specials, now, left, common);
         const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
-        if (leaves && !find_own_fork(&seeker)) {
+        const bool own = (leaves || reply != NULL) && find_own_fork(&seeker);
+        if (leaves && !own) {
             fork->own = prompt->names_previous;
             set_fork(&seeker, pos + common, &then, common, through, reply);
         }
+        fork->summary = fork->known && hearth_transcript_is_summary(transcripts, prompt);
     }
     hearth_buf_finish(&then);
 }

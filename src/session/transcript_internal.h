@@ -62,6 +62,8 @@ struct reply {
     size_t head_tokens, sampled;
     size_t variants[VARIANTS_MAX]; /* lengths of child nodes that stand for head + reply */
     size_t variant_count;
+    struct hearth_link echo; /* by its longest line */
+    bool echoed;             /* it is in that table */
 };
 
 struct hearth_transcripts {
@@ -72,7 +74,7 @@ struct hearth_transcripts {
     pthread_mutex_t mutex;
     struct hearth_lru nodes;
     struct hearth_table replies;
-    struct hearth_table past;
+    struct hearth_table past, echoes;
     struct text_node root;
     struct hearth_transcripts_stats stats;
 };
@@ -88,7 +90,8 @@ struct hearth_transcript_place {
 
 /* What a record has of a message. */
 static inline struct hearth_said hearth_transcript_said_of(const struct hearth_message *message) {
-    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
+    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len),
+                                hearth_message_printed(message), message->role};
 }
 
 /* ---- transcript_tree.c ---- */
@@ -154,6 +157,12 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
 void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
                             const struct hearth_transcript_prompt *prompt);
 void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
+/* A reply is found by its longest line from now on. */
+void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply);
+void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply);
+/* The first message that is no system text holds what was replied to a longer prompt: a summary of that one. */
+bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
+                                  const struct hearth_transcript_prompt *prompt);
 /* Where the earlier prompt of the same conversation ended, or NULL. */
 struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
                                          const struct hearth_transcript_prompt *prompt);

@@ -212,11 +212,12 @@ struct record_head {
 
 struct record_entry {
     struct hearth_digest says;
-    uint64_t content, role;
+    uint64_t content;
+    uint32_t role, printed;
 };
 
 static struct record_entry entry_of(const struct hearth_said *said) {
-    return (struct record_entry){said->says, said->content, (uint64_t)said->role};
+    return (struct record_entry){said->says, said->content, (uint32_t)said->role, said->printed};
 }
 
 static struct hearth_digest digest_entries(const struct hearth_said *said, size_t count) {
@@ -229,7 +230,8 @@ static struct hearth_digest digest_entries(const struct hearth_said *said, size_
 }
 
 static bool same_said(const struct hearth_said *a, const struct hearth_said *b) {
-    return hearth_digest_equal(a->says, b->says) && a->content == b->content && a->role == b->role;
+    return hearth_digest_equal(a->says, b->says) && a->content == b->content && a->role == b->role &&
+           a->printed == b->printed;
 }
 
 bool hearth_transcript_pack_record(const struct text_node *node, const struct text_node *base, struct hearth_buf *out) {
@@ -279,7 +281,7 @@ struct hearth_said *hearth_transcript_unpack_record(const struct hearth_buf *bod
             continue;
         }
         memcpy(&entry, body->data + sizeof head + (i - head.skip) * sizeof entry, sizeof entry);
-        said[i] = (struct hearth_said){entry.says, entry.content, (enum hearth_role)entry.role};
+        said[i] = (struct hearth_said){entry.says, entry.content, entry.printed, (enum hearth_role)entry.role};
     }
     *root = (struct hearth_transcript_root){.tools = head.tools, .arguments = head.arguments};
     *count = head.count;

@@ -5,10 +5,16 @@
  * a first message, by the program that has sent it. The earlier prompt of one that comes is that of its newest message
  * by which there is one. Two conversations may have such messages in common: so the first message has to be the same,
  * or some more; and where it is the first one itself, the reply to it or the system text. There is one node per key,
- * the newest. What left memory is not found: then the diagnosis has what stands next to the prompt in the tree. */
+ * the newest. What left memory is not found: then the diagnosis has what stands next to the prompt in the tree.
+ *
+ * A client that runs out of context has the conversation summarised, and puts what was replied in the place of its
+ * beginning, in whole or without the reply's own frame: so a reply is also found by its longest line. What stands in
+ * the history as a reply leads to the prompt that it was given to, where nothing else does; what a first message is
+ * made of says that it is a summary. */
 #include "session/transcript_internal.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static bool is_system(enum hearth_role role) {
     return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
@@ -67,18 +73,22 @@ static size_t first_spoken(const struct hearth_said *said, size_t count) {
     return i;
 }
 
+#define ENOUGH_BYTES 128 /* of fewer messages, replies among them */
+
 /* Up to message `i` here and the last one there, both are of one conversation. */
 static bool goes_along(const struct hearth_transcript_prompt *prompt, size_t i, const struct text_node *node) {
     const size_t first = first_spoken(node->said, node->said_count);
-    size_t alike = 0, now = 0;
+    size_t alike = 0, now = 0, replies = 0, bytes = 0;
     while (alike <= i && alike < node->said_count &&
            hearth_digest_equal(node->said[node->said_count - 1 - alike].says, prompt->messages[i - alike]->says)) {
+        replies += prompt->messages[i - alike]->role == HEARTH_ROLE_ASSISTANT;
+        bytes += prompt->messages[i - alike]->content_len;
         alike++;
     }
     while (now < i && is_system(prompt->messages[now]->role)) {
         now++;
     }
-    return alike >= ENOUGH_MESSAGES ||
+    return alike >= ENOUGH_MESSAGES || (replies > 0 && bytes >= ENOUGH_BYTES) ||
            (first < node->said_count && hearth_digest_equal(node->said[first].says, prompt->messages[now]->says));
 }
 
@@ -97,10 +107,126 @@ static bool begins_alike(const struct hearth_transcript_prompt *prompt, size_t i
     return same;
 }
 
+/* ---- replies by their longest line ---- */
+
+#define ECHO_BYTES 48 /* a line of fewer may stand in any text */
+
+struct echo_line {
+    const char *at;
+    size_t len;
+};
+
+/* The next line, without blanks around it. False: there is none. */
+static bool next_line(struct echo_line *rest, struct echo_line *line) {
+    if (rest->len == 0) {
+        return false;
+    }
+    const char *end = memchr(rest->at, '\n', rest->len);
+    *line = (struct echo_line){rest->at, end != NULL ? (size_t)(end - rest->at) : rest->len};
+    const size_t step = line->len + (end != NULL);
+    *rest = (struct echo_line){rest->at + step, rest->len - step};
+    while (line->len > 0 && strchr(" \t\r", line->at[0]) != NULL) {
+        *line = (struct echo_line){line->at + 1, line->len - 1};
+    }
+    while (line->len > 0 && strchr(" \t\r", line->at[line->len - 1]) != NULL) {
+        line->len--;
+    }
+    return true;
+}
+
+static struct echo_line longest_line(const struct hearth_message *message) {
+    struct echo_line rest = {message->content, message->content_len}, line, longest = {NULL, 0};
+    while (next_line(&rest, &line)) {
+        longest = line.len > longest.len ? line : longest;
+    }
+    return longest;
+}
+
+static struct hearth_digest echo_key(struct hearth_digest salt, struct echo_line line) {
+    return hearth_digest_chain(salt, line.at, line.len);
+}
+
+static struct reply *reply_of(struct hearth_link *link) {
+    return link != NULL ? (struct reply *)(void *)((char *)link - offsetof(struct reply, echo)) : NULL;
+}
+
+void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    if (reply->echoed) {
+        hearth_table_remove(&transcripts->echoes, &reply->echo);
+        reply->echoed = false;
+    }
+}
+
+void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    const struct echo_line line = longest_line(reply->message);
+    if (line.len < ECHO_BYTES) {
+        return;
+    }
+    hearth_transcript_unnote_reply(transcripts, reply);
+    reply->echo.key = echo_key(reply->root.salt, line);
+    struct reply *older = reply_of(hearth_table_find(&transcripts->echoes, reply->echo.key));
+    if (older != NULL) {
+        hearth_transcript_unnote_reply(transcripts, older);
+    }
+    reply->echoed = hearth_table_add(&transcripts->echoes, &reply->echo);
+}
+
+static const struct reply *find_echo(const struct hearth_transcripts *transcripts, struct hearth_digest salt,
+                                     struct echo_line line) {
+    return line.len >= ECHO_BYTES ? reply_of(hearth_table_find(&transcripts->echoes, echo_key(salt, line))) : NULL;
+}
+
+/* Half of the reply stands in the text, or half of the text is of the reply. */
+static bool holds(const struct hearth_message *text, const struct hearth_message *reply) {
+    struct echo_line rest = {reply->content, reply->content_len}, line;
+    size_t found = 0;
+    while (next_line(&rest, &line)) {
+        found += line.len > 0 && memmem(text->content, text->content_len, line.at, line.len) != NULL ? line.len : 0;
+    }
+    return found * 2 >= reply->content_len || found * 2 >= text->content_len;
+}
+
+bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
+                                  const struct hearth_transcript_prompt *prompt) {
+    size_t first = 0;
+    while (first < prompt->message_count && is_system(prompt->messages[first]->role)) {
+        first++;
+    }
+    if (first == prompt->message_count || prompt->messages[first]->role != HEARTH_ROLE_USER) {
+        return false;
+    }
+    const struct hearth_message *message = prompt->messages[first];
+    struct echo_line rest = {message->content, message->content_len}, line;
+    while (next_line(&rest, &line)) {
+        const struct reply *reply = find_echo(transcripts, prompt->root.salt, line);
+        if (reply != NULL && reply->node->said_count > prompt->message_count && reply->node->said_count > 2 &&
+            holds(message, reply->message)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The prompt that a reply of the history was given to. */
+static struct text_node *by_reply(const struct hearth_transcripts *transcripts, struct hearth_digest salt,
+                                  const struct hearth_message *message) {
+    const struct reply *reply = find_echo(transcripts, salt, longest_line(message));
+    return reply != NULL && reply->node->said != NULL && hearth_digest_equal(reply->message->says, message->says)
+               ? reply->node
+               : NULL;
+}
+
 struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
                                          const struct hearth_transcript_prompt *prompt) {
     for (size_t i = prompt->message_count; i-- > 0;) {
         struct hearth_digest key;
+        if (prompt->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            struct text_node *asked = by_reply(transcripts, prompt->root.salt, prompt->messages[i]);
+            if (asked != NULL) {
+                return asked;
+            }
+            continue;
+        }
         struct text_node *node = key_of(prompt, i, &key) ? node_of(hearth_table_find(&transcripts->past, key)) : NULL;
         if (node != NULL && node->said != NULL &&
             (is_first(prompt, i) ? begins_alike(prompt, i, node) : goes_along(prompt, i, node))) {

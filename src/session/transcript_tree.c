@@ -171,6 +171,7 @@ static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at
     struct reply *reply = *at;
     *at = reply->next;
     hearth_table_remove(&transcripts->replies, &reply->link);
+    hearth_transcript_unnote_reply(transcripts, reply);
     transcripts->stats.replies--;
     transcripts->stats.bytes -= reply_bytes(reply);
     hearth_transcript_free_reply(reply);
@@ -322,6 +323,7 @@ void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
     hearth_lru_finish(&transcripts->nodes);
     hearth_table_finish(&transcripts->replies);
     hearth_table_finish(&transcripts->past);
+    hearth_table_finish(&transcripts->echoes);
     hearth_specials_destroy(transcripts->specials);
     pthread_mutex_destroy(&transcripts->mutex);
     free(transcripts);

@@ -109,7 +109,7 @@ function copier(text) {
   } }, "Copy");
 }
 
-const WORDS = { volatile_line: "a line that changes", edited_message: "an edited message",
+const WORDS = { volatile_line: "a line that changes", edited_message: "an edited message", calls_reprinted: "calls written anew", compacted: "compacted",
   messages_moved: "messages moved", tools_changed: "other tools", arguments_changed: "other template arguments",
   template_rewrites: "the template rewrites", evicted: "evicted", state_gone: "state not kept",
   no_snapshot: "no snapshot", restore_failed: "restore failed", cache_off: "cache off", queued: "waited for a lane",
@@ -118,7 +118,7 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   shared: "shared the machine",
   cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
 // Nothing is wrong with these.
-const FINE = new Set(["new_conversation", "new_text", "history_cut", "same_prefix", "long_reply", "shared"]);
+const FINE = new Set(["new_conversation", "new_text", "compacted", "history_cut", "same_prefix", "long_reply", "shared"]);
 // These are about other requests and the machine, the rest about the prompt.
 const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing",
   "cold_model", "slow_upload", "slow_reader"]);

@@ -167,6 +167,22 @@ def test_two_volatile_lines(sim):
     about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
 
 
+def test_many_volatile_lines(sim):
+    names = ("Time", "Load", "Battery", "Open files", "Branch")
+
+    def text(*values):
+        return system("You are an agent.\n" + "".join(f"{name}: {value}\nSome words that stand between this and that.\n"
+                                                      for name, value in zip(names, values)) + RULES)
+    history = [text("10:00", 0.5, 80, 3, "main"), user(FIRST)]
+    reply, before = ask(sim, history)
+    _, report = ask(sim, [text("10:05", 0.7, 79, 4, "fix"), user(FIRST), reply, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and ", and 4 more behind it" in verdict["text"], report
+    about(verdict, before["tokens"]["prompt"] - report["divergence"]["token"])
+    assert [line["strip_line"] for line in get(sim, f"/requests/{report['id']}")["divergence"]["lines"]] \
+        == [f"^{name}:" for name in names]
+
+
 def test_the_lines_of_a_status(sim):
     """A few lines in a row are others: no pattern takes them out, so none is proposed."""
     status = "Git status:\n{}\nThat is the end of what is known of this folder and of its branch.\n"
@@ -224,6 +240,54 @@ def test_an_edited_message(sim):
     about(report["verdicts"][0], before["tokens"]["prompt"] - report["divergence"]["token"])
 
 
+def test_a_reminder_in_an_earlier_message(sim):
+    """As coding agents put into the first message: the line is told, and not the whole message."""
+    def first(date):
+        return user(f"<system-reminder>\n{RULES}\nToday's date is {date}.\nMind it.\n</system-reminder>\n{FIRST}\n{RULES}")
+    history = [system("You are an agent. " + RULES), first("2026-11-24")]
+    reply, before = ask(sim, history)
+    _, report = ask(sim, [history[0], first("2026-11-25"), reply, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "edited_message", report
+    assert "line 42 of message 1 (user) changed (`Today's date is 2026-11-24.` became `Today's date is 2026-11-25.`)" \
+        in verdict["text"]
+    about(verdict, before["tokens"]["prompt"] - report["divergence"]["token"])
+
+
+def test_calls_that_are_written_in_another_way(sim):
+    """The client prints the arguments anew: the same keys, in another order."""
+    def history(arguments):
+        call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": arguments}}
+        return [system(SYSTEM.format("calls")), user(FIRST), {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_1", "content": RULES}]
+    one = history('{"path": "a", "lines": 3}')
+    reply, before = ask(sim, one, tools=tools("read_file"))
+    _, report = ask(sim, [*history('{"lines": 3, "path": "a"}'), reply, user("Go on.")], tools=tools("read_file"))
+    assert cause(report) == "calls_reprinted" and "message 2 (assistant)" in report["verdicts"][0]["text"], report
+    about(report["verdicts"][0], before["tokens"]["prompt"] - report["divergence"]["token"])
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_client_that_compacts(sim, kept):
+    """It has the conversation summarised, and goes on from that, with the last messages or without them."""
+    history, _ = begin(sim, f"compacted {kept}", max_tokens=40, ignore_eos=True)
+    for i in range(3):
+        history.append(user(f"Step {i}. " + FIRST))
+        history.append(ask(sim, history, max_tokens=40, ignore_eos=True)[0])
+    summary, _ = ask(sim, [*history, user("Summarise all of it.")], max_tokens=100, ignore_eos=True)
+    begins = [history[0], user("The conversation is continued. What happened before:\n" + summary["content"])]
+    _, report = ask(sim, [*begins, *history[len(history) - kept:], user("Go on.")])
+    assert cause(report) == "compacted", report
+    about(report["verdicts"][0], report["tokens"]["computed"])
+
+
+def test_a_task_of_another_agent_is_no_compaction(sim):
+    """A short conversation's reply that another one begins with."""
+    history, _ = begin(sim, "gives a task", max_tokens=60, ignore_eos=True)
+    _, report = ask(sim, [history[0], user("Do this: " + history[-1]["content"] + RULES)])
+    assert cause(report) == "new_conversation", report
+
+
 @pytest.mark.parametrize("change", ["dropped", "inserted"])
 def test_messages_that_move(sim, change):
     history, _ = begin(sim, change)
@@ -246,6 +310,7 @@ def test_tools_that_change(sim, now):
     if report["verdicts"]:
         assert cause(report) == "tools_changed", report
         assert report["divergence"]["field"] == "tools"
+        assert "`write_file` is gone" in report["verdicts"][0]["text"]
     else:  # the tools were put back in the order that they were first printed in
         assert report["tokens"]["computed"] < before["tokens"]["computed"] / 4
 

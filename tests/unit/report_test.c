@@ -124,16 +124,61 @@ static void each_divergence_has_its_cause(void **state) {
     static const struct {
         enum hearth_cause cause;
         const char *name;
-    } rows[] = {{HEARTH_CAUSE_EDITED, "edited_message"},     {HEARTH_CAUSE_TRUNCATED, "history_cut"},
-                {HEARTH_CAUSE_DROPPED, "messages_moved"},    {HEARTH_CAUSE_INSERTED, "messages_moved"},
-                {HEARTH_CAUSE_TOOLS, "tools_changed"},       {HEARTH_CAUSE_ARGUMENTS, "arguments_changed"},
-                {HEARTH_CAUSE_RENDERED, "template_rewrites"}};
+    } rows[] = {{HEARTH_CAUSE_EDITED, "edited_message"},      {HEARTH_CAUSE_TRUNCATED, "history_cut"},
+                {HEARTH_CAUSE_DROPPED, "messages_moved"},     {HEARTH_CAUSE_INSERTED, "messages_moved"},
+                {HEARTH_CAUSE_TOOLS, "tools_changed"},        {HEARTH_CAUSE_ARGUMENTS, "arguments_changed"},
+                {HEARTH_CAUSE_RENDERED, "template_rewrites"}, {HEARTH_CAUSE_REPRINTED, "calls_reprinted"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct hearth_report_divergence divergence = changed(rows[i].cause, 800);
         const struct hearth_report report = missed(&divergence);
         assert_int_equal(first_is(&report, rows[i].name).tokens, 800);
     }
+}
+
+/* It costs all that was computed, whatever of it was known elsewhere. */
+static void a_compaction_costs_its_prompt(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_COMPACTED, 100);
+    const struct hearth_report report = missed(&divergence);
+    (void)state;
+    assert_int_equal(first_is(&report, "compacted").tokens, 980);
+}
+
+static void a_list_of_tools_is_told_by_what_became_of_it(void **state) {
+    static const struct {
+        enum hearth_report_tools tools;
+        const char *text;
+    } rows[] = {{HEARTH_REPORT_TOOL_OTHER, "`grep` stands where `find` stood, so"},
+                {HEARTH_REPORT_TOOL_GONE, "the list of tools changed: `find` is gone, so"},
+                {HEARTH_REPORT_TOOL_CAME, "`grep` has come in before `find`, so"},
+                {HEARTH_REPORT_TOOLS_MOVED, "another order (`grep` stands where `find` stood), so"}};
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_TOOLS, 800);
+    (void)state;
+    divergence.tool = "grep";
+    divergence.tool_then = "find";
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        divergence.tools = rows[i].tools;
+        const struct hearth_report report = missed(&divergence);
+        assert_non_null(strstr(first_is(&report, "tools_changed").text, rows[i].text));
+    }
+}
+
+/* The line is shown around what changed. */
+static void an_edited_line_is_shown_where_it_changed(void **state) {
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 800);
+    const struct hearth_report_line line = {
+        .then = "All that is known of the state of this place on Monday is that it rains and that there is wind.",
+        .now = "All that is known of the state of this place on Tuesday is that it rains and that there is wind.",
+        .number = 12};
+    (void)state;
+    divergence.message = 3;
+    divergence.role = "user";
+    divergence.lines = &line;
+    divergence.line_count = 1;
+    const struct hearth_report report = missed(&divergence);
+    assert_string_equal(first_is(&report, "edited_message").text,
+                        "line 12 of message 3 (user) changed (`…state of this place on Monday is that it…` became "
+                        "`…state of this place on Tuesday is that i…`), so 800 tokens behind it were computed again");
 }
 
 /* Where nothing behind the difference was known, the text is new and the client has done nothing wrong. */
@@ -479,6 +524,9 @@ int main(void) {
         cmocka_unit_test(a_good_turn_has_no_verdict),
         cmocka_unit_test(a_volatile_line_is_told_with_its_pattern),
         cmocka_unit_test(each_divergence_has_its_cause),
+        cmocka_unit_test(a_compaction_costs_its_prompt),
+        cmocka_unit_test(a_list_of_tools_is_told_by_what_became_of_it),
+        cmocka_unit_test(an_edited_line_is_shown_where_it_changed),
         cmocka_unit_test(what_was_never_known_is_new),
         cmocka_unit_test(state_that_is_gone_is_told_with_its_size),
         cmocka_unit_test(waits_are_told_by_what_was_waited_for),
