@@ -39,7 +39,8 @@ def page(port):
 class Watched(Case):
     """A server that is watched
 
-    Two servers of one model, each halted while the other one replies, in turns: 48 tokens to a prompt of 300, with
+    Two servers of one model, each halted while the other one replies, in turns: 48 tokens to a prompt of 300, of which all but the
+    end is known, with
     `--trace` and without it (*trace*); and with everything that tells of a server (the page's stream open, the last
     requests, histograms, the log at its usual level, `--trace`) against none of it (*all*). The ratio is the middle over
     pairs of replies, one right after the other, of tokens a second. That is at the mercy of the machine; so beside it
@@ -62,7 +63,8 @@ class Watched(Case):
     def _decode(plan, running, number):
         """(tokens per second, share of a core that the threads take which do not compute)"""
         before, begun_s = cpu_us(running.process.pid), time.monotonic()
-        reply = running.client.chat([{"role": "user", "content": Text("watched", number).words(220)}], 48,
+        asked = f"{Text('watched', 'all').words(220)} {number}?"
+        reply = running.client.chat([{"role": "user", "content": asked}], 48,
                                     ignore_eos=True)
         took_us = 1e6 * (time.monotonic() - begun_s)
         spent = sorted(spent - before.get(thread, 0) for thread, spent in cpu_us(running.process.pid).items())

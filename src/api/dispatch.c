@@ -56,6 +56,7 @@
     X("GET", "/v1/sessions", NULL, hearth_api_sessions_list_prepare, BODYLESS | SESSIONS)                           \
     X("POST", "/v1/sessions/*/fork", NULL, hearth_api_sessions_fork_prepare, BODYLESS | SESSIONS)                   \
     X("POST", "/v1/sessions/*/warm", NULL, hearth_api_sessions_prefetch_prepare, BODYLESS | SESSIONS)               \
+    X("GET", "/v1/sessions/*/state", NULL, hearth_api_sessions_state_prepare, BODYLESS | SESSIONS)                  \
     X("GET", "/v1/sessions/*", NULL, hearth_api_sessions_get_prepare, BODYLESS | SESSIONS)                          \
     X("DELETE", "/v1/sessions/*", NULL, hearth_api_sessions_delete_prepare, BODYLESS | SESSIONS)                    \
     X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)             \

@@ -383,6 +383,7 @@ struct hearth_generation {
     size_t stop_count;
     char *model; /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
+    bool looks;          /* nothing is done: where the state of the prompt is */
     int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
     bool stream, include_usage, cache, echo, return_tokens;
     bool speculate, progress; /* urgency.c's, as is: */
@@ -606,6 +607,7 @@ bool hearth_api_sessions_get_prepare(struct hearth_job *job, const json_t *body)
 bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body);
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange);

@@ -245,6 +245,7 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
 #undef X
     ok = ok &&
          add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
+    ok = ok && add(text, "feed_streams", "gauge", "Pages that are open (GET /events)", api->events.count);
     ok = ok && add(text, "idle_running", "gauge", "Conversations that are being computed ahead",
                    hearth_idle_running(api->idle));
     return ok && add_figures(text, api) && add_health(text) && add_backing(text, api->disk) &&

@@ -296,6 +296,24 @@ void hearth_plan_finish(struct hearth_plan *plan) {
     hearth_path_finish(&plan->path);
 }
 
+/* What the best option takes, and from where. */
+static void take_best(const struct planner *p, struct hearth_plan *plan) {
+    plan->how = p->best.how;
+    plan->source = p->best.source;
+    plan->resume = p->best.resume;
+    plan->live_tokens = p->best.live_tokens;
+    if (plan->how == HEARTH_RESUME_STORED && hearth_caps_needs_snapshot(p->in->caps)) {
+        plan->piece_count =
+            hearth_path_cover(p->in->path, plan->resume, p->in->caps->window_tokens, p->in->page_tokens, plan->pieces);
+    }
+}
+
+void hearth_plan_look(const struct hearth_plan_input *in, struct hearth_plan *plan) {
+    struct planner p = {.in = in};
+    choose(&p);
+    take_best(&p, plan);
+}
+
 bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
     struct planner p = {.in = in};
     *plan = (struct hearth_plan){.path = plan->path, .source = -1, .how = HEARTH_RESUME_FRESH};
@@ -304,14 +322,7 @@ bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *pl
         return false;
     }
     choose(&p);
-    plan->how = p.best.how;
-    plan->source = p.best.source;
-    plan->resume = p.best.resume;
-    plan->live_tokens = p.best.live_tokens;
-    if (plan->how == HEARTH_RESUME_STORED && hearth_caps_needs_snapshot(in->caps)) {
-        plan->piece_count =
-            hearth_path_cover(in->path, plan->resume, in->caps->window_tokens, in->page_tokens, plan->pieces);
-    }
+    take_best(&p, plan);
     plan->pending = p.best.pending;
     plan->matched = p.best_common > in->path->matched ? p.best_common : in->path->matched;
     choose_target(&p, plan);

@@ -30,4 +30,8 @@ bool hearth_plan_make(const struct hearth_plan_input *input, struct hearth_plan 
 /* The position that the prompt would be resumed at, whether or not a sequence is free for it. Threads: pure. */
 int32_t hearth_plan_resume(const struct hearth_plan_input *input);
 
+/* Fills `how`, `source`, `resume`, `live_tokens` and the pieces: what the prompt would be resumed from, whether or not
+ * a sequence is free for it. Threads: pure. */
+void hearth_plan_look(const struct hearth_plan_input *input, struct hearth_plan *plan);
+
 #endif

@@ -71,6 +71,7 @@ struct hearth_receipt {
     int64_t reply_beside_us; /* of the reply's time, likewise: what it would have taken less alone */
     int64_t best_us;         /* of a thousand tokens of the prompt, where they were computed fastest; 0: too few were */
     int64_t faults;          /* pages that the process had to read from disk, while the prompt was computed */
+    uint64_t read_bytes;     /* of a request that only looks: that would be read to bring its state back */
     enum hearth_reason reason;
     int64_t began_us, ended_us; /* by the engine's clock: it was planned, and its reply was over; 0: never */
     uint32_t end_tokens;        /* that its sequence held at the end */

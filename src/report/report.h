@@ -99,8 +99,6 @@ struct hearth_report {
       "have the client send calls back as it got them: the same order of keys, the same blanks")                    \
     X(COMPACTED, "compacted", "the client put a summary in the place of earlier messages",                          \
       "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer") \
-    X(HISTORY_CUT, "history_cut", "the conversation went back to an earlier point",                                 \
-      "nothing to do: that costs no tokens")                                                                        \
     X(TOOLS_CHANGED, "tools_changed", "the tools are not those of the earlier prompt",                              \
       "keep the list of tools the same through a conversation; new ones may come at its end")                       \
     X(ARGUMENTS_CHANGED, "arguments_changed", "the template's arguments are not those of the earlier prompt",       \

@@ -184,12 +184,12 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     case HEARTH_CAUSE_EDITED: return HEARTH_VERDICT_EDITED_MESSAGE;
     case HEARTH_CAUSE_REPRINTED: return HEARTH_VERDICT_CALLS_REPRINTED;
     case HEARTH_CAUSE_COMPACTED: return HEARTH_VERDICT_COMPACTED;
-    case HEARTH_CAUSE_TRUNCATED: return HEARTH_VERDICT_HISTORY_CUT;
     case HEARTH_CAUSE_DROPPED:
     case HEARTH_CAUSE_INSERTED: return HEARTH_VERDICT_MESSAGES_MOVED;
     case HEARTH_CAUSE_TOOLS: return HEARTH_VERDICT_TOOLS_CHANGED;
     case HEARTH_CAUSE_ARGUMENTS: return HEARTH_VERDICT_ARGUMENTS_CHANGED;
     case HEARTH_CAUSE_VOLATILE: return HEARTH_VERDICT_VOLATILE_LINE;
+    case HEARTH_CAUSE_TRUNCATED: /* what is left was printed otherwise while there was more behind it */
     case HEARTH_CAUSE_RENDERED: return HEARTH_VERDICT_TEMPLATE_REWRITES;
     case HEARTH_CAUSE_OTHER: break;
     }
@@ -347,6 +347,7 @@ static void say_divergence(const struct hearth_report *report, const struct hear
         break;
     case HEARTH_CAUSE_TOOLS: say_tools(divergence, tokens, verdict); break;
     case HEARTH_CAUSE_ARGUMENTS:
+    case HEARTH_CAUSE_TRUNCATED:
     case HEARTH_CAUSE_RENDERED:
         (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
                        causes[verdict->cause].help, tokens);
@@ -377,7 +378,7 @@ static void say_divergence(const struct hearth_report *report, const struct hear
 void hearth_verdict_unquote(struct hearth_verdict *verdict) {
     char tokens[32];
     if (verdict->cause == HEARTH_VERDICT_VOLATILE_LINE || verdict->cause == HEARTH_VERDICT_EDITED_MESSAGE ||
-        verdict->cause == HEARTH_VERDICT_HISTORY_CUT || verdict->cause == HEARTH_VERDICT_TOOLS_CHANGED) {
+        verdict->cause == HEARTH_VERDICT_TOOLS_CHANGED) {
         (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
                        causes[verdict->cause].help, count(verdict->tokens, tokens));
         (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", causes[verdict->cause].advice);
@@ -399,18 +400,20 @@ static void judge_new(struct judge *judge, uint32_t again) {
     (void)count(fresh, tokens);
     if (begins && report->replies > 0) {
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "a conversation with a history that is not known here: it began before the server was started "
-                       "or somewhere else, or its client has rewritten it, so all of its %s tokens were computed",
+                       "a conversation with a history that is not known here: it began before the server was started, "
+                       "with another model or somewhere else, or its client has rewritten it, so all of its %s tokens "
+                       "were computed",
                        tokens);
         if (report->disk_bytes == 0) {
             (void)snprintf(verdict->advice, sizeof verdict->advice,
                            "`--kv-dir DIR` keeps what is known when the server is started again");
         }
-    } else {
+    } else if (begins) {
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       begins ? "a new conversation: its %s tokens had not been computed before"
-                              : "%s tokens of the prompt are new",
-                       tokens);
+                       "a new conversation: its %s tokens had not been computed before%s", tokens,
+                       report->key != NULL ? " for this key" : "");
+    } else {
+        (void)snprintf(verdict->text, sizeof verdict->text, "%s tokens of the prompt are new", tokens);
     }
 }
 

@@ -35,6 +35,10 @@ static void poll_backing(struct hearth_service *service, bool admitting) {
 static void take_task(struct hearth_service *service, struct hearth_task *task) {
     task->next = service->tasks;
     service->tasks = task;
+    if (task->request.looks) {
+        hearth_task_look(service, task);
+        return;
+    }
     task->firsts = service->firsts;
     uint32_t busy = 0;
     for (uint32_t i = 0; i < service->lanes; i++) {

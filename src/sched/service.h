@@ -129,6 +129,8 @@ struct hearth_request {
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
     bool idle;           /* a prefetch that is computed in idle time only */
+    bool looks;          /* a prefetch of which nothing is done: its receipt says where its state is, and what it would
+                            cost to bring it back */
     bool joins;          /* another choice of a request that has been taken: it waits however many do */
     bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A prefetch needs
                             none: what it came with is given back when it is taken */

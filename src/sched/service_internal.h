@@ -326,6 +326,11 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
 /* Computes one batch and samples. */
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares);
 
+/* ---- look.c ---- */
+
+/* Ends a request that only looks where the state of its prompt is. */
+void hearth_task_look(struct hearth_service *service, struct hearth_task *task);
+
 /* ---- forget.c ---- */
 
 /* Carries out forgets, as far as that is possible now. */

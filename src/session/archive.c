@@ -64,11 +64,14 @@ static const char *const steps[] = {
     "CREATE INDEX replies_said ON replies (other);"
     "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);",
     /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
-    "DELETE FROM replies;"};
+    "DELETE FROM replies;",
+    /* What a prompt that parts from an earlier one of its conversation finds that one by. */
+    "ALTER TABLE records ADD COLUMN past BLOB;"
+    "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;"};
 
 static const char *const statements[STATEMENTS] = {
     [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",
-    [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, NULL, 0, body FROM records WHERE key = ?1 LIMIT ?2",
+    [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, past, 0, body FROM records WHERE key = ?1 LIMIT ?2",
     [HEARTH_ARCHIVE_REPLIES] =
         "SELECT key, parent, other, 0, body FROM replies WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
     [HEARTH_ARCHIVE_SAID] =
@@ -77,6 +80,7 @@ static const char *const statements[STATEMENTS] = {
         "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
     [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
                               " ORDER BY rowid DESC LIMIT ?2",
+    [HEARTH_ARCHIVE_PAST] = "SELECT key, NULL, past, 0, NULL FROM records WHERE past = ?1 ORDER BY rowid DESC LIMIT ?2",
 #define X(name, sql) [name] = (sql),
 #include "session/archive_statements.def"
 #undef X
@@ -110,7 +114,9 @@ static const char *const server_steps[] = {
     "CREATE FUNCTION count_size() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN"
     " UPDATE size SET bytes = bytes + CASE WHEN TG_OP = 'DELETE' THEN 0 ELSE length(NEW.body) + 200 END"
     " - CASE WHEN TG_OP = 'INSERT' THEN 0 ELSE length(OLD.body) + 200 END;"
-    " RETURN NULL; END $$;" SERVER_COUNTED("nodes") SERVER_COUNTED("replies") SERVER_COUNTED("records")};
+    " RETURN NULL; END $$;" SERVER_COUNTED("nodes") SERVER_COUNTED("replies") SERVER_COUNTED("records"),
+    "ALTER TABLE records ADD COLUMN past BYTEA;"
+    "CREATE INDEX records_past ON records (past, n) WHERE past IS NOT NULL;"};
 
 static const char *const server_statements[STATEMENTS] = {
     [HEARTH_ARCHIVE_REPLIES] =
@@ -120,6 +126,7 @@ static const char *const server_statements[STATEMENTS] = {
         "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY n DESC LIMIT ?2",
     [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
                               " ORDER BY n DESC LIMIT ?2",
+    [HEARTH_ARCHIVE_PAST] = "SELECT key, NULL, past, 0, NULL FROM records WHERE past = ?1 ORDER BY n DESC LIMIT ?2",
 #define X(name, sql) [name] = (sql),
 #include "session/archive_server.def"
 #undef X
@@ -166,6 +173,7 @@ void hearth_archive_row_finish(struct hearth_archive_row *row) {
 
 static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
     switch (query) {
+    case HEARTH_ARCHIVE_PAST:
     case HEARTH_ARCHIVE_GET_RECORD: return HEARTH_ARCHIVE_RECORD;
     case HEARTH_ARCHIVE_REPLIES:
     case HEARTH_ARCHIVE_SAID: return HEARTH_ARCHIVE_REPLY;
@@ -225,7 +233,7 @@ static int put_row(struct hearth_db *db, const struct hearth_archive_row *row) {
                              (int64_t)row->len, now);
     }
     if (row->kind == HEARTH_ARCHIVE_RECORD) {
-        return hearth_db_run(db, PUT_RECORD, "zb", &row->key, &row->body);
+        return hearth_db_run(db, PUT_RECORD, "zbz", &row->key, &row->body, &row->other);
     }
     int err = hearth_db_run(db, row->newest ? PUT_NEWEST_REPLY : PUT_REPLY, "zzzb", &row->key, &row->parent,
                             &row->other, &row->body);

@@ -5,7 +5,8 @@
  *
  *     nodes     a stretch of text and its tokens; `parent` is the node before it, zero for a root
  *     replies   a reply to the prompt that ends at node `parent`; `other` is the chain of what was said up to it
- *     records   what was said in the prompt that ends at a node
+ *     records   what was said in the prompt that ends at a node; `other`: what the conversation's next prompt finds it
+ * by
  *
  * Rows are found when they are asked for, by indexed queries of a few microseconds; nothing is loaded at the start. So
  * the first request finds what it needs however large the database is, memory holds what is in use, and what another
@@ -54,8 +55,9 @@ struct hearth_archive_row {
     bool newest; /* a reply that is put: the newest of its node, even when it is there already */
     bool gone;   /* put: it is deleted, by its key: a reply, or a node that nothing hangs on with all that it has */
     struct hearth_digest key, parent;
-    struct hearth_digest other; /* of a node: the reply that it is a print of, or zero */
-    uint64_t len;               /* of a node: bytes of its text */
+    struct hearth_digest
+        other;    /* of a node: the reply that it is a print of, or zero; of a record: what it is found by */
+    uint64_t len; /* of a node: bytes of its text */
     struct hearth_buf body;
 };
 
@@ -72,6 +74,7 @@ enum hearth_archive_query {
     HEARTH_ARCHIVE_SAID,     /* * replies of a chain */
     HEARTH_ARCHIVE_CHILDREN, /* * of a node */
     HEARTH_ARCHIVE_PRINTS,   /* * of a node: those that are prints of a reply */
+    HEARTH_ARCHIVE_PAST,     /* * records by `other` */
     HEARTH_ARCHIVE_QUERIES
 };
 

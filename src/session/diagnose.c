@@ -114,9 +114,9 @@ static bool line_differs(const struct hearth_transcript_fork *fork, const struct
 /* From message `i` on messages have gone, behind them both go on alike, and a message or two stand in their place. */
 static bool is_compacted(const struct sides *sides, size_t i) {
     for (size_t j = i + 1; j <= i + COMPACTED_MOST && j < sides->now_count; j++) {
-        for (size_t k = i + COMPACTED_LEAST; k < sides->then_count; k++) {
+        for (size_t k = i + 1; k < sides->then_count; k++) {
             if (same(sides, k, j)) {
-                return true;
+                return k - i >= COMPACTED_LEAST; /* nearer ones are an edit */
             }
         }
     }

@@ -615,6 +615,7 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
     struct reply *added = hearth_transcript_add_reply(transcripts, reply);
     if (added != NULL) {
         added->complete = true;
+        added->root.salt = place->root.salt; /* one from the archive has none */
         hearth_transcript_note_reply(transcripts, added);
         hearth_transcript_save(transcripts, added);
     } else {

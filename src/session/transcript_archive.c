@@ -256,6 +256,25 @@ void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struc
     hearth_archive_row_finish(&row);
 }
 
+/* Keys of other models, and with other keys of encryption, are others. */
+static struct hearth_digest past_key(const struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    return hearth_digest_chain(transcripts->root.lru.link.key, &key, sizeof key);
+}
+
+struct text_node *hearth_transcript_load_past(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    struct hearth_archive_row row;
+    if (transcripts->archive == NULL ||
+        hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PAST, past_key(transcripts, key), &row, 1) == 0) {
+        return NULL;
+    }
+    struct text_node *node = load_path(transcripts, row.key);
+    if (node != NULL) {
+        hearth_transcript_load_record(transcripts, node);
+        hearth_transcript_touch(transcripts, node);
+    }
+    return node;
+}
+
 /* ---- saving ---- */
 
 static bool add_node(struct hearth_buf *rows, const struct text_node *node) {
@@ -282,7 +301,8 @@ static bool add_reply(struct hearth_buf *rows, const struct reply *reply, bool n
     return hearth_transcript_pack_reply(reply, &row->body);
 }
 
-static bool add_record(struct hearth_buf *rows, const struct text_node *node) {
+static bool add_record(const struct hearth_transcripts *transcripts, struct hearth_buf *rows,
+                       const struct text_node *node) {
     const struct text_node *base = node->parent;
     while (base != NULL && (base->said == NULL || base->record_stored == 0)) {
         base = base->parent;
@@ -292,6 +312,7 @@ static bool add_record(struct hearth_buf *rows, const struct text_node *node) {
         return false;
     }
     row->key = node->lru.link.key;
+    row->other = node->noted ? past_key(transcripts, node->past.key) : row->other;
     return hearth_transcript_pack_record(node, base, &row->body);
 }
 
@@ -310,8 +331,8 @@ static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const 
 }
 
 /* From the root on. */
-static bool add_path(struct hearth_buf *rows, struct text_node **path, size_t count, const struct reply *reply,
-                     uint64_t generation) {
+static bool add_path(const struct hearth_transcripts *transcripts, struct hearth_buf *rows, struct text_node **path,
+                     size_t count, const struct reply *reply, uint64_t generation) {
     bool ok = true;
     while (ok && count-- > 0) {
         struct text_node *node = path[count];
@@ -320,7 +341,7 @@ static bool add_path(struct hearth_buf *rows, struct text_node **path, size_t co
             node->stored = generation;
         }
         if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
-            ok = add_record(rows, node);
+            ok = add_record(transcripts, rows, node);
             node->record_stored = generation;
         }
         ok = ok && add_old_replies(rows, node->replies, reply, generation);
@@ -345,7 +366,7 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
         for (struct text_node *node = reply->node; node != NULL; node = node->parent) {
             path[count++] = node;
         }
-        ok = add_path(&rows, path, count, reply, generation) && add_reply(&rows, reply, true);
+        ok = add_path(transcripts, &rows, path, count, reply, generation) && add_reply(&rows, reply, true);
         reply->stored = generation;
     }
     struct hearth_archive_row *v = (struct hearth_archive_row *)(void *)rows.data;

@@ -126,6 +126,9 @@ struct reply *hearth_transcript_next_reply(const struct reply *reply);
 /* Frees a reply, and a leaf that is not pinned with all that it has. */
 void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct text_node *node);
+/* It is not found by its last message, or its longest line, any more (transcript_past.c). */
+void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
+void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 /* Evicts down to the budget. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
 
@@ -151,15 +154,16 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
 /* Queues a reply, and what of its path is not in the archive. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
 
+/* The node, with its record, at which a prompt has ended that is found by this key. NULL: there is none. */
+struct text_node *hearth_transcript_load_past(struct hearth_transcripts *transcripts, struct hearth_digest key);
+
 /* ---- transcript_past.c ---- */
 
 /* The prompt that ended at a node, with its record, is found by its last message from now on. */
 void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
                             const struct hearth_transcript_prompt *prompt);
-void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
 /* A reply is found by its longest line from now on. */
 void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply);
-void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 /* The first message that is no system text holds what was replied to a longer prompt: a summary of that one. */
 bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
                                   const struct hearth_transcript_prompt *prompt);

@@ -5,7 +5,8 @@
  * a first message, by the program that has sent it. The earlier prompt of one that comes is that of its newest message
  * by which there is one. Two conversations may have such messages in common: so the first message has to be the same,
  * or some more; and where it is the first one itself, the reply to it or the system text. There is one node per key,
- * the newest. What left memory is not found: then the diagnosis has what stands next to the prompt in the tree.
+ * the newest. What is not in memory is looked for in the archive; where it is not there either, the diagnosis has what
+ * stands next to the prompt in the tree.
  *
  * A client that runs out of context has the conversation summarised, and puts what was replied in the place of its
  * beginning, in whole or without the reply's own frame: so a reply is also found by its longest line. What stands in
@@ -38,13 +39,6 @@ static bool key_of(const struct hearth_transcript_prompt *prompt, size_t i, stru
 
 static struct text_node *node_of(struct hearth_link *link) {
     return link != NULL ? (struct text_node *)(void *)((char *)link - offsetof(struct text_node, past)) : NULL;
-}
-
-void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node) {
-    if (node->noted) {
-        hearth_table_remove(&transcripts->past, &node->past);
-        node->noted = false;
-    }
 }
 
 void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
@@ -150,13 +144,6 @@ static struct reply *reply_of(struct hearth_link *link) {
     return link != NULL ? (struct reply *)(void *)((char *)link - offsetof(struct reply, echo)) : NULL;
 }
 
-void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
-    if (reply->echoed) {
-        hearth_table_remove(&transcripts->echoes, &reply->echo);
-        reply->echoed = false;
-    }
-}
-
 void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
     const struct echo_line line = longest_line(reply->message);
     if (line.len < ECHO_BYTES) {
@@ -216,18 +203,27 @@ static struct text_node *by_reply(const struct hearth_transcripts *transcripts, 
                : NULL;
 }
 
+#define ASKED_MOST 8 /* keys that the archive is asked for, of the newest messages, and of the first */
+
+static struct text_node *find_past(struct hearth_transcripts *transcripts, struct hearth_digest key, bool ask) {
+    struct text_node *node = node_of(hearth_table_find(&transcripts->past, key));
+    return node == NULL && ask ? hearth_transcript_load_past(transcripts, key) : node;
+}
+
 struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
                                          const struct hearth_transcript_prompt *prompt) {
+    size_t asked = 0;
     for (size_t i = prompt->message_count; i-- > 0;) {
         struct hearth_digest key;
         if (prompt->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
-            struct text_node *asked = by_reply(transcripts, prompt->root.salt, prompt->messages[i]);
-            if (asked != NULL) {
-                return asked;
+            struct text_node *there = by_reply(transcripts, prompt->root.salt, prompt->messages[i]);
+            if (there != NULL) {
+                return there;
             }
             continue;
         }
-        struct text_node *node = key_of(prompt, i, &key) ? node_of(hearth_table_find(&transcripts->past, key)) : NULL;
+        const bool ask = asked++ < ASKED_MOST || is_first(prompt, i);
+        struct text_node *node = key_of(prompt, i, &key) ? find_past(transcripts, key, ask) : NULL;
         if (node != NULL && node->said != NULL &&
             (is_first(prompt, i) ? begins_alike(prompt, i, node) : goes_along(prompt, i, node))) {
             return node;

@@ -137,6 +137,22 @@ void hearth_transcript_record(struct hearth_transcripts *transcripts, struct tex
     node->record_stored = 0;
 }
 
+/* ---- what finds earlier prompts (transcript_past.c) ---- */
+
+void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node) {
+    if (node->noted) {
+        hearth_table_remove(&transcripts->past, &node->past);
+        node->noted = false;
+    }
+}
+
+void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    if (reply->echoed) {
+        hearth_table_remove(&transcripts->echoes, &reply->echo);
+        reply->echoed = false;
+    }
+}
+
 /* ---- replies ---- */
 
 static size_t reply_bytes(const struct reply *reply) {

@@ -116,9 +116,9 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   short_of_cells: "KV cache full", preempted: "preempted", slow_disk: "slow disk", scanning: "disk scan",
   workers: "threads busy", preparing: "preparing", new_conversation: "new conversation", new_text: "new text",
   shared: "shared the machine",
-  cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", history_cut: "went back", same_prefix: "shared a prefix", long_reply: "long reply" };
+  cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", same_prefix: "shared a prefix", long_reply: "long reply" };
 // Nothing is wrong with these.
-const FINE = new Set(["new_conversation", "new_text", "compacted", "history_cut", "same_prefix", "long_reply", "shared"]);
+const FINE = new Set(["new_conversation", "new_text", "compacted", "same_prefix", "long_reply", "shared"]);
 // These are about other requests and the machine, the rest about the prompt.
 const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing",
   "cold_model", "slow_upload", "slow_reader"]);
@@ -340,7 +340,7 @@ function nowView(main) {
     part === undefined ? null : h("dd", { "aria-hidden": "true" }, segments(h(".bar.slim"), [["computed", part]], 1))];
 
   function figureRows() {
-    const { stats, disk, lanes: list, queue: waiting } = server.now, info = server.info;
+    const { stats, disk, remote, lanes: list, queue: waiting } = server.now, info = server.info;
     const rows = [];
     if (stats) {
       const first = server.before[0], moved = (name) => stats[name] - (first?.[name] ?? stats[name]);
@@ -354,6 +354,8 @@ function nowView(main) {
         info.cache_bytes ? held / info.cache_bytes : 0]);
       rows.push(disk?.state === "off" || !disk ? ["Disk", "off", "", 0]
         : ["Disk", bytes(disk.bytes), (disk.state === "ok" ? "of " + bytes(disk.budget_bytes) : disk.state), disk.bytes / disk.budget_bytes]);
+      if (remote && remote.state !== "off") rows.push(["Shared store", remote.state === "ok" ? bytes(remote.bytes) : remote.state,
+        remote.trouble || (remote.budget_bytes ? "of " + bytes(remote.budget_bytes) : "known to this box"), remote.budget_bytes ? remote.bytes / remote.budget_bytes : undefined]);
     }
     if (list) {
       const busy = list.filter((lane) => lane.state !== "idle").length;
@@ -552,10 +554,32 @@ function tree(sessions) {
 function conversationsView(main) {
   const body = h("tbody"), note = h("p.empty"), said = h("p", { role: "status" });
   const path = (name) => "/v1/sessions/" + encodeURIComponent(name);
-  const table = h("table.tree", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Conversation", "Turns", "Tokens", "Used", ""].map((text, i) => h("th" + (i === 1 || i === 2 ? ".num" : ""), { scope: "col" }, text || h("span.hidden", {}, "Actions"))))), body);
+  const table = h("table.tree", { onkeydown: arrows }, h("thead", {}, h("tr", {}, ["Conversation", "Turns", "Tokens", "State", "Used", ""].map((text, i) => h("th" + (i === 1 || i === 2 ? ".num" : ""), { scope: "col" }, text || h("span.hidden", {}, "Actions"))))), body);
   main.append(h("section", { "aria-label": "Conversations" }, h("header", {}, h("h1", {}, "Conversations"), said),
     h(".card", {}, table, note)));
   let closed = false;
+  const states = new Map(); // by name: when it was asked for, and what was said
+
+  /** Where a conversation's state is, one after the other: each is a moment of the server's. */
+  async function look(sessions) {
+    for (const one of sessions.slice(0, 50)) {
+      const known = states.get(one.id);
+      if (closed || document.hidden || !one.turns) continue;
+      if (known && known.used === one.last_used_at && Date.now() - known.at < 10000) continue;
+      try { states.set(one.id, { at: Date.now(), used: one.last_used_at, state: await get(path(one.id) + "/state") }); }
+      catch { states.set(one.id, { at: Date.now(), used: one.last_used_at, state: null }); }
+      if (!closed) show();
+    }
+  }
+  function stateCell(state) {
+    if (!state || !state.there) return h("span.note", {}, "–");
+    const there = state.there, read = there.disk + there.remote, ms = state.restore_ms + state.prefill_ms;
+    const parts = [["live", "in the engine"], ["ram", "in RAM"], ["disk", "on disk"], ["remote", "in the shared store"]].filter(([name]) => there[name] > 0).map(([name, text]) => (there[name] < state.tokens - 1 ? count(there[name]) + " " : "") + text);
+    if (state.computed > 1) parts.push(count(state.computed) + " to compute");
+    const cost = ms < 10 ? "back at once" : "back in " + time(ms) + (state.read_bytes ? ", " + bytes(state.read_bytes) + " read" : "");
+    return h(".state", {}, segments(h(".bar.slim", { "aria-hidden": "true" }), [["reused", there.live + there.ram], ["restore", read], ["computed", state.computed]], state.tokens),
+      h("span", {}, parts.join(", ")), h("span.note", {}, cost));
+  }
 
   const act = (text, label, run) => h("button", { type: "button", "aria-label": label, onclick: run }, text);
   async function warm(one, button) {
@@ -582,17 +606,22 @@ function conversationsView(main) {
       "Delete", async () => { await send(path(one.id), "DELETE"); load(); });
   }
 
+  let sessions = [];
   async function load() {
-    let sessions;
     try { sessions = (await get("/v1/sessions?limit=200")).data; } catch (error) { set(note, error.message); return; }
     if (closed) return;
+    show();
+    look(sessions);
+  }
+  function show() {
     table.hidden = sessions.length === 0;
     note.hidden = sessions.length > 0;
     set(note, "No conversation has a name yet: requests name one with session_id, and so does Chat.");
-    sync(body, tree(sessions), (one) => one.id, () => h("tr"), (row, one) => renew(row, one, () => [
+    sync(body, tree(sessions), (one) => one.id, () => h("tr"), (row, one) => renew(row, [one, states.get(one.id)?.state], () => [
       h("td.wide", {}, h(".name", {}, one.depth ? h("span.fork", { "aria-label": "fork" }, "\u00a0\u00a0\u00a0".repeat(one.depth - 1) + "└") : null,
         h("a", { href: "#chat/" + encodeURIComponent(one.id) }, h("b", {}, one.id)))),
       h("td.num", { "data-name": "turns" }, count(one.turns)), h("td.num", { "data-name": "tokens" }, one.tokens ? count(one.tokens) : "–"),
+      h("td.wide", { "data-name": "state" }, stateCell(states.get(one.id)?.state)),
       h("td", { "data-name": "used" }, ago(one.last_used_at)),
       h("td.wide", {}, h(".acts", {}, act("Fork", "Fork " + one.id, () => fork(one)),
         act("Warm", "Warm " + one.id, (event) => warm(one, event.currentTarget)), act("Delete", "Delete " + one.id, () => remove(one))))]));
@@ -632,26 +661,46 @@ function chart(title, minutes, of, show, names, boxes) {
   return h("figure.card.chart", {}, h("figcaption", {}, h("h2", {}, title), out), plot, h(".axis", { "aria-hidden": "true" }, h("span", {}, "an hour ago"), h("span", {}, "now")));
 }
 
+/** What the server tells of the last hour, by minute, made of a key's own requests: those that are kept. */
+function minutesOf(requests) {
+  const now = Math.floor(Date.now() / 60000), minutes = Array.from({ length: 60 }, (_, i) => ({ at: (now - 59 + i) * 60, requests: 0, prompt_tokens: 0, computed_tokens: 0, preemptions: 0, ttft: [] }));
+  for (const one of requests) {
+    const minute = minutes[Math.floor(Date.parse(one.at) / 60000) - now + 59];
+    if (!minute || !one.tokens) continue;
+    minute.requests++;
+    minute.prompt_tokens += one.tokens.prompt;
+    minute.computed_tokens += one.tokens.computed;
+    minute.preemptions += one.preemptions;
+    if (one.ms.ttft > 0) minute.ttft.push(one.ms.ttft);
+  }
+  const part = (list, share) => list.length ? list.sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(share * list.length))] : null;
+  return minutes.map(({ ttft, ...minute }) => ({ ...minute, ttft_p50_ms: part(ttft, 0.5), ttft_p99_ms: part(ttft, 0.99), evictions: null }));
+}
+
 function trendsView(main) {
-  const charts = h(".charts"), note = h("p.card.empty", { ".hidden": true });
-  main.append(h("section", { "aria-label": "Trends" }, h("header", {}, h("h1", {}, "The last hour"), h("p", {}, "by minute, since the server was started")), note, charts));
+  const charts = h(".charts"), note = h("p.card.empty", { ".hidden": true }), about = h("p", {}, "by minute, since the server was started");
+  main.append(h("section", { "aria-label": "Trends" }, h("header", {}, h("h1", {}, "The last hour"), about), note, charts));
   const some = (of) => (minute) => minute.requests ? of(minute) : null;
   async function load() {
     let minutes;
-    try { minutes = (await get("/trends")).data; } catch (error) { note.hidden = false; set(note, "Trends are about all requests of the server: " + error.message); return; }
+    if (server.info.sees_all === undefined) return;
+    try {
+      if (!server.info.sees_all) set(about, "by minute, of this key's own requests that are kept");
+      minutes = server.info.sees_all ? (await get("/trends")).data : minutesOf((await get("/requests?limit=100000")).data);
+    } catch (error) { note.hidden = false; set(note, error.message); return; }
     if (charts.shows === JSON.stringify(minutes)) return;
     charts.shows = JSON.stringify(minutes);
     charts.replaceChildren(
       chart("Time to the first token", minutes, [some((one) => one.ttft_p99_ms), some((one) => one.ttft_p50_ms)], time, ["slowest of a hundred", "median"]),
       chart("Prompt tokens reused", minutes, [some((one) => 100 * (one.prompt_tokens - one.computed_tokens) / Math.max(1, one.prompt_tokens))], (value) => Math.round(value) + " %", ["reused"]),
       chart("Requests", minutes, [(one) => one.requests], (value) => count(value), ["requests"], true),
-      chart("Evictions", minutes, [(one) => one.evictions], (value) => count(value), ["pages and snapshots"], true),
+      minutes[0].evictions === null ? "" : chart("Evictions", minutes, [(one) => one.evictions], (value) => count(value), ["pages and snapshots"], true),
       chart("Preemptions", minutes, [(one) => one.preemptions], (value) => count(value), ["requests"], true));
   }
   load();
   let seconds = 0;
   const timer = setInterval(() => { if (!document.hidden && ++seconds % 5 === 0) load(); }, 1000);
-  return { title: "Trends", close: () => clearInterval(timer) };
+  return { title: "Trends", close: () => clearInterval(timer), update() { if (!charts.shows) load(); } };
 }
 
 // ---------------------------------------------------------------- Chat

@@ -82,6 +82,19 @@ class Browser:
         assert "error" not in told, (method, told)
         return told["result"]
 
+    def covered(self, by="about:blank"):
+        """Another tab stands in front of the page; what is returned takes it away."""
+        page, self.session = self.session, None
+        front = self.call("Target.createTarget", url=by)["targetId"]
+        self.session = page
+
+        def uncover():
+            self.session = None
+            self.call("Target.closeTarget", targetId=front)
+            self.session = page
+            self.call("Page.bringToFront")
+        return uncover
+
     def open(self, url):
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")

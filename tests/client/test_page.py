@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 import browser
 import page_load
 from conftest import serve
+from ondisk import wait_until
 
 pytestmark = pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium is here")
 
@@ -217,6 +219,22 @@ def test_chat_shows_the_receipt_and_goes_on_in_a_session(page):
         assert page.run("document.querySelectorAll('main img, main script').length") == 0
 
 
+def test_a_key_has_trends_of_its_own(page, tmp_path):
+    """All requests are not its to see: the page makes the minutes of the ones that are."""
+    keys = tmp_path / "keys"
+    keys.write_text("k-olga name=olga\nk-ivan name=ivan\n")
+    keys.chmod(0o600)
+    with serve(*SIM, "--api-key-file", str(keys)) as server:
+        for key, count in (("k-olga", 3), ("k-ivan", 2)):
+            for i in range(count):
+                httpx.post(at(server) + "/v1/chat/completions", headers={"Authorization": f"Bearer {key}"}, timeout=60,
+                           json={"messages": [{"role": "user", "content": f"Number {i}."}], "max_tokens": 2})
+        page.open(at(server) + "/#trends")
+        page.run("sessionStorage.setItem('hearth-key', 'k-olga'); location.reload()")
+        page.wait("document.querySelectorAll('.chart').length === 4")
+        page.wait("[...document.querySelectorAll('.chart output')].some((one) => one.textContent.includes('requests 3'))")
+
+
 def test_trends_have_the_hour(page):
     with serve(*SIM) as server:
         chat(at(server), "Hello")
@@ -225,6 +243,46 @@ def test_trends_have_the_hour(page):
         page.open(at(server) + "/#trends")
         page.wait("document.querySelectorAll('.chart').length === 5")
         assert "slowest of a hundred" in page.text()
+
+
+def contrast(one, other):
+    """Of two colours as #rgb or #rrggbb. Source: WCAG 2.2, relative luminance and contrast ratio."""
+    def luminance(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[i:i + 2], 16) / 255 for i in (0, 2, 4)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_meet_aa():
+    """Of both themes, as the style sheet has them: 4.5 to 1 for text on whatever it stands on."""
+    css = open(os.path.join(os.path.dirname(__file__), "..", "..", "src", "ui", "page.css"), encoding="utf-8").read()
+    themes = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]+)", block)) for block in re.findall(r":root \{(.*?)\}", css, re.S)]
+    assert len(themes) == 2
+    for theme in themes:
+        for text, grounds in (("text", ("bg", "card", "wash")), ("soft", ("bg", "card", "wash")),
+                              ("accent", ("bg", "card", "wash")), ("bad", ("bg", "card")), ("on-accent", ("accent",))):
+            for ground in grounds:
+                assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground, theme)
+        assert set(re.findall(r"[^-]color: var\(--([\w-]+)\)", css)) <= {"text", "soft", "accent", "bad", "on-accent"}
+
+
+def test_a_hidden_tab_closes_its_stream(page):
+    """Another tab in front of it: the page asks for nothing more, and goes on when it is seen again."""
+    with serve(*SIM) as server:
+        def streams():
+            return server.client.metrics()["hearth_feed_streams"]
+        page.open(at(server) + "/")
+        page.wait("document.getElementById('link').textContent === 'live'")
+        assert streams() == 1
+        uncover = page.covered()
+        page.wait("document.hidden && document.getElementById('link').textContent === 'paused'")
+        wait_until(lambda: streams() == 0, "the stream is closed")
+        uncover()
+        page.wait("!document.hidden && document.getElementById('link').textContent === 'live'")
+        assert streams() == 1
 
 
 def test_the_keyboard_is_enough(page):

@@ -5,6 +5,8 @@ Where a conversation goes on by its name, exactly what is new is computed.
 """
 
 import json
+import os
+import threading
 
 import openai
 import pytest
@@ -323,6 +325,46 @@ def test_warm(tmp_path):
         assert warm["object"] == "session.warm" and warm["tokens"] == tally.known
         tally.add(say(server, "chat", "warm", "Go on.").usage)
         tally.assert_nothing_twice()
+
+
+def test_where_its_state_is(tmp_path):
+    """In the engine, in RAM, on disk, nowhere: told without bringing it back, and while every lane is busy."""
+    def state(server, name="one"):
+        told = api(server).get(f"/v1/sessions/{name}/state")
+        assert sum(told["there"].values()) + told["computed"] == told["tokens"]
+        return told
+
+    with serve_sessions("sim", tmp_path) as server:
+        usage = say(server, "chat", "one", TERSE).usage
+        told = state(server)
+        assert told["tokens"] == usage.prompt_tokens + usage.completion_tokens
+        assert told["there"]["live"] == told["tokens"] - 1 and told["computed"] == 1  # the last one was only sampled
+        assert told["read_bytes"] == told["restore_ms"] == 0
+        api(server).post("/v1/sessions/one/fork", {"name": "fork"})
+        assert state(server, "fork")["there"] == told["there"]
+        for other in ("two", "three"):
+            say(server, "chat", other, Text(other).words(150))
+        assert state(server)["there"]["ram"] > told["tokens"] * 0.9
+        kept = api(server).get("/requests")["data"]
+        assert len(kept) == 3 and not any("state" in one["endpoint"] for one in kept)
+        with pytest.raises(Exception, match="404"):
+            state(server, "unknown")
+        end(server, "SIGTERM")
+    with serve_sessions("sim", tmp_path) as server:
+        for _ in range(2):  # looking at it does not bring it back
+            told = state(server)
+            assert told["there"]["disk"] > told["tokens"] * 0.9 and told["read_bytes"] > 0 and told["restore_ms"] > 0
+        end(server, "SIGTERM")
+    for path in state_files(tmp_path / "kv"):
+        os.unlink(path)
+    with serve_sessions("sim", tmp_path, "-np", "1") as server:
+        busy = threading.Thread(target=say, args=(server, "chat", "busy", "Tell me all."), kwargs={"max_tokens": 200})
+        busy.start()
+        wait_until(lambda: server.client.metrics()["hearth_lanes_busy"] == 1, "the lane is busy")
+        told = state(server)
+        assert told["computed"] > told["tokens"] * 0.9 and told["prefill_ms"] > 0
+        assert busy.is_alive()
+        busy.join()
 
 
 def test_no_tokens_is_a_warm_up(running):

@@ -281,6 +281,16 @@ def test_a_client_that_compacts(sim, kept):
     about(report["verdicts"][0], report["tokens"]["computed"])
 
 
+def test_an_edit_between_replies_that_say_the_same(sim):
+    """Nothing has gone: that is an edited message, and no compaction."""
+    history = [system(SYSTEM.format("the same replies")), user(FIRST)]
+    for text in ("Go on.", "Go on again.", "And again."):
+        history += [{"role": "assistant", "content": "I have done what you wanted me to do, and all of it is well."}, user(text)]
+        ask(sim, history)
+    _, report = ask(sim, [history[0], user(FIRST.replace("folder", "place")), *history[2:]])
+    assert cause(report) == "edited_message", report
+
+
 def test_a_task_of_another_agent_is_no_compaction(sim):
     """A short conversation's reply that another one begins with."""
     history, _ = begin(sim, "gives a task", max_tokens=60, ignore_eos=True)
@@ -330,6 +340,20 @@ def test_a_template_that_rewrites(tmp_path):
     verdict = report["verdicts"][0]
     about(verdict, report["tokens"]["computed"])
     assert "--keep-thinking" in verdict["advice"]
+
+
+def test_other_template_arguments(tmp_path):
+    """A template that prints one of them at the beginning, and a client that changes it in the middle."""
+    template = tmp_path / "effort.jinja"
+    template.write_text(
+        "{{- '<|im_start|>system\\nEffort: ' + (effort or 'any') + '\\n' + messages[0].content + '<|im_end|>\\n' -}}"
+        "{%- for message in messages[1:] -%}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}"
+        "{%- endfor -%}{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}")
+    with serve(*QUICK_SIM, "-np", "1", "-c", "16384", "--chat-template-file", str(template)) as server:
+        history, before = begin(server, "effort", chat_template_kwargs={"effort": "low"})
+        _, report = ask(server, [*history, user("Go on.")], chat_template_kwargs={"effort": "high"})
+    assert cause(report) == "arguments_changed", report
+    about(report["verdicts"][0], before["tokens"]["prompt"] - report["tokens"]["matched"])
 
 
 @pytest.mark.llama
@@ -592,6 +616,22 @@ def test_a_slow_disk(tmp_path):
     parts_add_up(report)
 
 
+@pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
+def test_right_after_a_start(tmp_path):
+    """The first request comes while the directory is looked through, which is slow."""
+    (tmp_path / "kv").mkdir()
+    faults = faulty.Faults(faulty.library(tmp_path, "faulty_fs"), tmp_path, tmp_path / "kv")
+    flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path / "kv"))
+    with serve(*flags) as server:
+        history, _ = begin(server, "scanned")
+    faults.set("open SLOW 1 0")
+    with serve(*flags, env=faults.env) as server:
+        _, report = ask(server, [*history, user("Go on.")])
+    verdict = {verdict["cause"]: verdict for verdict in report["verdicts"]}["scanning"]
+    assert verdict["lost_ms"] == pytest.approx(report["waits_ms"]["scan"], rel=0.01), report
+    parts_add_up(report)
+
+
 def test_state_that_was_not_kept(tmp_path):
     """The conversation is known after a restart, and its state is gone from the disk."""
     flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path))
@@ -603,6 +643,23 @@ def test_state_that_was_not_kept(tmp_path):
         _, report = ask(server, [*history, user("Go on.")])
     assert cause(report) == "state_gone", report
     about(report["verdicts"][0], before["tokens"]["prompt"])
+
+
+def test_a_divergence_right_after_a_restart(tmp_path):
+    """The conversation's own earlier prompt is found in the database, though another one's goes along for longer."""
+    flags = (*QUICK_SIM, "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path))
+
+    def first(minute):
+        return [system(f"It is 10:{minute} now.\n" + RULES), user(FIRST + RULES)]
+    with serve(*flags) as server:
+        reply, before = ask(server, first("21"))
+        ask(server, [first("27")[0], user("Another conversation, which is short.")])
+    with serve(*flags) as server:
+        wait_scanned(server)
+        _, report = ask(server, [*first("27"), reply, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and "It is 10:27 now." in verdict["text"], report
+    about(verdict, before["tokens"]["prompt"] - report["tokens"]["matched"])
 
 
 def test_a_history_that_is_not_known_here():

@@ -325,13 +325,9 @@ static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rend
            hearth_api_prompt_check_length(job->api, &out->prompts[0], 1, "session_id", error);
 }
 
-bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
-                                                .parse = prefetch_parse,
-                                                .resolve = prefetch_resolve,
-                                                .render = prefetch_render,
-                                                .dialect = &prefetch_dialect};
-    if (!hearth_api_road_walk(job, &road, body)) {
+/* Walks one of these roads. */
+static bool walk(struct hearth_job *job, const struct hearth_api_road *road, const char *object, const json_t *body) {
+    if (!hearth_api_road_walk(job, road, body)) {
         return false;
     }
     hearth_chat_format_unref(job->resolved.format); /* nothing is said, so there is nothing to parse */
@@ -339,7 +335,47 @@ bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *
     if (line_of(job)->count > 0) {
         return true;
     }
-    job->dialect = NULL; /* there is nothing to prefetch */
+    job->dialect = NULL; /* there is nothing to prefetch, nor to look at */
     return hearth_job_respond(
-        job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object", "session.warm", "tokens", 0));
+        job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object", object, "tokens", 0));
+}
+
+bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
+    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
+                                                .parse = prefetch_parse,
+                                                .resolve = prefetch_resolve,
+                                                .render = prefetch_render,
+                                                .dialect = &prefetch_dialect};
+    return walk(job, &road, "session.warm", body);
+}
+
+/* ---- where its state is ---- */
+
+static json_t *look_whole(struct hearth_job *job) {
+    const struct hearth_receipt *receipt = &job->choices[0].receipt;
+    return json_pack("{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:o, s:o}", "id", job->resolved.stored->session,
+                     "object", "session.state", "tokens", (json_int_t)receipt->prompt_tokens, "there", "live",
+                     (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
+                     (json_int_t)receipt->reused_disk_tokens, "remote", (json_int_t)receipt->reused_remote_tokens,
+                     "computed", (json_int_t)receipt->computed_tokens, "read_bytes", (json_int_t)receipt->read_bytes,
+                     "restore_ms", hearth_api_json_real(HEARTH_MS(receipt->restore_us)), "prefill_ms",
+                     hearth_api_json_real(HEARTH_MS(receipt->prefill_us)));
+}
+
+static const struct hearth_dialect look_dialect = {.id_prefix = "state_", .whole = look_whole};
+
+static bool look_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                       struct hearth_api_error *error) {
+    const bool ok = prefetch_parse(job, body, out, error);
+    out->generation.looks = true;
+    return ok;
+}
+
+bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body) {
+    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
+                                                .parse = look_parse,
+                                                .resolve = prefetch_resolve,
+                                                .render = prefetch_render,
+                                                .dialect = &look_dialect};
+    return walk(job, &road, "session.state", body);
 }

@@ -1,0 +1,29 @@
+/* A request that only looks: where the state of its prompt is, and what it would cost to bring it back. It is answered
+ * when it is taken, between two batches: it never waits for a lane, takes none, and counts as no use of anything. */
+#include "sched/service_internal.h"
+
+void hearth_task_look(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
+    /* What comes next stands behind the whole prompt, so that all of it can be had: a token that is in no prompt. */
+    if (!event || !hearth_tokens_push(&task->tokens, -1)) {
+        hearth_event_destroy(event);
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+        return;
+    }
+    const struct hearth_cache_prompt prompt = {
+        .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+    struct hearth_cache_look look;
+    hearth_cache_look(service->cache, &prompt, (const struct hearth_live *const *)service->live_list,
+                      hearth_service_lives(service), &look);
+    event->receipt = (struct hearth_receipt){.prompt_tokens = (uint32_t)task->prompt_tokens,
+                                             .reused_live_tokens = (uint32_t)look.live_tokens,
+                                             .reused_ram_tokens = (uint32_t)look.ram_tokens,
+                                             .reused_disk_tokens = (uint32_t)look.disk_tokens,
+                                             .reused_remote_tokens = (uint32_t)look.remote_tokens,
+                                             .computed_tokens = (uint32_t)look.computed_tokens - 1,
+                                             .restore_us = look.restore_us,
+                                             .prefill_us = look.computed_tokens > 1 ? look.compute_us : 0,
+                                             .read_bytes = look.read_bytes};
+    event->finish = HEARTH_FINISH_LENGTH;
+    hearth_task_end(service, task, event);
+}
