@@ -148,7 +148,8 @@ static bool has_window(const struct hearth_cache *cache) {
     return cache->engine->caps.window_tokens > 0;
 }
 
-#define HEAD_ROOM 8 /* snapshots that the budget has room for when there are some in a head */
+#define INTERVAL_TIMES 32 /* the size of a snapshot: what pages between two of them hold at least */
+#define HEAD_ROOM 8       /* snapshots that the budget has room for when there are some in a head */
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
 static void supersede(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos) {
@@ -214,6 +215,16 @@ static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth
 
 bool hearth_cache_stores(const struct hearth_cache *cache) {
     return cache->engine->caps.cache_ok && cache->pages.budget_bytes + cache->snapshots.budget_bytes > 0;
+}
+
+int32_t hearth_cache_snapshot_interval(const struct hearth_cache *cache, int32_t least) {
+    const struct hearth_caps *caps = &cache->engine->caps;
+    const size_t pages = (size_t)least * caps->page_bytes_per_token;
+    if (least <= 0 || !hearth_caps_has_pages(caps) || has_window(cache)) {
+        return least;
+    }
+    const size_t times = (INTERVAL_TIMES * caps->snapshot_bytes + pages - 1) / pages;
+    return times * (size_t)least < INT32_MAX / 2 ? (int32_t)(times > 1 ? times : 1) * least : INT32_MAX / 2;
 }
 
 bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live, enum hearth_snapshot_kind kind) {

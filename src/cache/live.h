@@ -42,6 +42,7 @@ struct hearth_live {
     enum hearth_awaits awaits;     /* what its conversation waits for since */
     uint32_t talk;                 /* that the prompt belongs to (cache/returns.h) … */
     struct hearth_digest talk_end; /* … and where its last turn ended */
+    int32_t talk_shared;           /* what other talks began with, too, when it began */
     bool dirty;                    /* the tree may lack something of it: set by hearth_live_append() */
     bool busy;                     /* a request runs on it: may be shared from, not overwritten */
     int64_t used_us;               /* when it was last used, for choosing a victim */

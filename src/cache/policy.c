@@ -28,7 +28,7 @@ static double saved_us(const struct hearth_policy_item *item, const struct heart
 }
 
 /* A prompt comes back to a snapshot that a turn has gone past where it is cut, or where what stood behind was evicted.
- */
+ * Then it saves what is between it and the one before it, so that of those that stand close together few remain. */
 static const double reuse_passed = 0.01;
 
 static double reuse(const struct hearth_policy_item *item) {

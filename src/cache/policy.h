@@ -43,7 +43,7 @@ struct hearth_policy_item {
     bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
     bool passed;                    /* a snapshot that the last turn of its conversation has gone past */
     uint32_t hits;                  /* prompts that used it, plus one */
-    int32_t saved_tokens;           /* tokens that would be computed without it */
+    int32_t saved_tokens; /* tokens that would be computed without it; of what was passed: as the path is now */
     size_t bytes;
     int64_t used_us; /* when it was used last, by the engine's clock */
     int32_t pos;     /* where it ends */

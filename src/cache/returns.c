@@ -1,9 +1,6 @@
-/* Learning how conversations come back. Design in returns.h.
+/* Talks: their names, their victims, and what is learnt of them. Design in returns.h.
  *
- * The chance to come back within a bin of ages, for those that have reached it, is the share of them that did (the
- * estimate of Kaplan and Meier: a conversation that is younger than a bin says nothing about it). Those that wait are
- * counted when the rates are made. A class with few turns leans on all classes that wait for the same, and these on a
- * guess that is the same for all ages and classes: with it, what was unused for longest goes first.
+ * Those that wait are learnt from every few turns, each bin of ages once.
  *
  * Invariants: a talk is in the table exactly when it is `known`; one that is neither known nor has items is free, but
  * for those that are always there. */
@@ -13,31 +10,17 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define STALE_TURNS 64     /* rates are made anew after so many */
-#define TURNS_MAX 8192.0f  /* then a histogram is halved: what was long ago counts less */
+#define STALE_TURNS 64  /* those that wait are learnt from after so many */
+#define STALE_RATES 256 /* rates are made anew after so many turns */
+#define RATE_PLACES 4
 #define RHYTHM_WEIGHT 0.3f /* of the last time between turns */
-#define GUESS 0.06         /* chance to come back within a bin, before anything is known */
-#define GUESS_TURNS 16.0   /* what it counts for */
-#define PARENT_TURNS 16.0  /* what the classes that wait for the same count for in one */
 #define BLOCK_TALKS 256
 #define FORGET_OF 8
+#define LEFT_MAX 3
 #define TALKS_MIN 64
 #define TALKS_MAX 16384
-
-/* ---- bins ---- */
-
-static double bin_start_s(int bin) {
-    return bin == 0 ? 0 : exp2((bin - 1) / 4.0);
-}
-
-static int bin_of(int64_t age_us) {
-    if (age_us < 1000000) {
-        return 0;
-    }
-    int bin = 1 + (int)(4 * log2((double)age_us / 1e6));
-    return bin < HEARTH_RETURN_BINS ? bin : HEARTH_RETURN_BINS - 1;
-}
 
 /* ---- talks ---- */
 
@@ -129,8 +112,6 @@ static void forget_one(struct hearth_returns *returns) {
     forget(returns, oldest);
 }
 
-static void make_rates(struct hearth_returns *returns, int64_t now_us);
-
 struct hearth_returns *hearth_returns_create(uint32_t talks) {
     struct hearth_returns *returns = calloc(1, sizeof *returns);
     if (!returns || !add_block(returns)) {
@@ -139,7 +120,6 @@ struct hearth_returns *hearth_returns_create(uint32_t talks) {
     }
     returns->known_most = talks < TALKS_MIN ? TALKS_MIN : talks > TALKS_MAX ? TALKS_MAX : talks;
     returns->free_count--; /* HEARTH_TALK_NONE is on top */
-    make_rates(returns, 0);
     return returns;
 }
 
@@ -217,132 +197,89 @@ void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum
     unlist(returns, talk, heap);
 }
 
-/* ---- rates ---- */
-
-/* How many conversations of each class wait, by the bin that their age is in. */
-struct waiting {
-    float n[HEARTH_RETURN_CLASSES][HEARTH_RETURN_BINS];
-};
-
-/* Of those that reached a bin, how many came back within it. */
-struct chances {
-    double reached[HEARTH_RETURN_BINS], back[HEARTH_RETURN_BINS];
-};
-
-static void add_chances(const struct hearth_return_ages *histogram, const float waiting[HEARTH_RETURN_BINS],
-                        struct chances *chances) {
-    double reached = histogram->turns;
-    for (int bin = 0; bin < HEARTH_RETURN_BINS; bin++) {
-        reached -= waiting[bin];
-        chances->reached[bin] += reached > 0 ? reached : 0;
-        chances->back[bin] += histogram->back[bin];
-        reached -= histogram->back[bin];
-    }
-}
-
-/* The chance within a bin, leaning on another one. */
-static double chance(const struct chances *chances, int bin, double other, double weight) {
-    double p = (chances->back[bin] + weight * other) / (chances->reached[bin] + weight);
-    return p < 0.999 ? p : 0.999;
-}
-
-/* Gittins' index at the start of each bin: the best ratio of returns to time over all bins to hold on to. */
-static void index_of(const double p[HEARTH_RETURN_BINS], double rate[HEARTH_RETURN_BINS]) {
-    for (int from = 0; from < HEARTH_RETURN_BINS; from++) {
-        double left = 1, back = 0, held_s = 0;
-        rate[from] = 0;
-        for (int bin = from; bin < HEARTH_RETURN_BINS; bin++) {
-            back += left * p[bin];
-            held_s += left * (bin_start_s(bin + 1) - bin_start_s(bin)) * (1 - p[bin] / 2);
-            left *= 1 - p[bin];
-            rate[from] = back / held_s > rate[from] ? back / held_s : rate[from];
-        }
-    }
-    int top = 0;
-    for (int bin = 1; bin < HEARTH_RETURN_BINS; bin++) {
-        top = rate[bin] > rate[top] ? bin : top;
-    }
-    for (int bin = top + 1; bin < HEARTH_RETURN_BINS; bin++) {
-        rate[bin] = rate[bin] < rate[bin - 1] ? rate[bin] : rate[bin - 1];
-    }
-}
-
-static void make_rates(struct hearth_returns *returns, int64_t now_us) {
-    struct waiting waiting = {0};
-    for (uint32_t i = 0; i < returns->talk_count; i++) {
-        const struct hearth_talk *talk = hearth_returns_talk(returns, i);
-        if (talk->known) {
-            waiting.n[talk->class][bin_of(now_us - talk->began_us)]++;
-        }
-    }
-    const int per_awaits = HEARTH_RETURN_RHYTHMS * HEARTH_RETURN_LENGTHS;
-    struct chances parents[HEARTH_AWAITS_COUNT] = {0};
-    double p[HEARTH_AWAITS_COUNT][HEARTH_RETURN_BINS];
-    for (int class = 0; class < HEARTH_RETURN_CLASSES; class ++) {
-        add_chances(&returns->classes[class], waiting.n[class], &parents[class / per_awaits]);
-    }
-    for (int awaits = 0; awaits < HEARTH_AWAITS_COUNT; awaits++) {
-        for (int bin = 0; bin < HEARTH_RETURN_BINS; bin++) {
-            p[awaits][bin] = chance(&parents[awaits], bin, GUESS, GUESS_TURNS);
-        }
-        index_of(p[awaits], returns->common[awaits]);
-    }
-    for (int class = 0; class < HEARTH_RETURN_CLASSES; class ++) {
-        struct chances own = {0};
-        double with_parent[HEARTH_RETURN_BINS];
-        if (returns->classes[class].turns > 0) {
-            add_chances(&returns->classes[class], waiting.n[class], &own);
-            for (int bin = 0; bin < HEARTH_RETURN_BINS; bin++) {
-                with_parent[bin] = chance(&own, bin, p[class / per_awaits][bin], PARENT_TURNS);
-            }
-            index_of(with_parent, returns->classes[class].rate);
-        }
-    }
-    returns->stale = 0;
-}
-
-double hearth_returns_rate(const struct hearth_returns *returns, uint8_t class, int64_t age_us) {
-    const struct hearth_return_ages *own = &returns->classes[class];
-    const int per_awaits = HEARTH_RETURN_RHYTHMS * HEARTH_RETURN_LENGTHS;
-    return own->turns > 0 && own->rate[0] > 0 ? own->rate[bin_of(age_us)]
-                                              : returns->common[class / per_awaits][bin_of(age_us)];
-}
-
 /* ---- learning ---- */
 
 static float octaves(int64_t us) {
     return (float)log2(1 + (us > 0 ? (double)us / 1e6 : 0));
 }
 
-static int within(int value, int count) {
-    return value < count ? value : count - 1;
-}
-
 /* The rhythm of a talk that a turn begins of. */
 static float rhythm_at(const struct hearth_talk *talk, int64_t began_us) {
-    float gap = octaves(began_us - talk->began_us);
+    float gap = octaves(began_us - talk->ended_us);
     return talk->turns > 1 ? talk->rhythm + (gap - talk->rhythm) * RHYTHM_WEIGHT : gap;
 }
 
-uint8_t hearth_returns_class(const struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn) {
-    bool first = talk == HEARTH_TALK_NONE;
-    int slow = first ? 0 : 1 + (int)rhythm_at(hearth_returns_talk(returns, talk), turn->began_us);
-    int length = (int)(octaves(turn->lasted_us) / 1.5f);
-    return (uint8_t)(((int)turn->awaits * HEARTH_RETURN_RHYTHMS + within(slow, HEARTH_RETURN_RHYTHMS)) *
-                         HEARTH_RETURN_LENGTHS +
-                     within(length, HEARTH_RETURN_LENGTHS));
+static uint8_t value(double octaves_of_it) {
+    return octaves_of_it < 0                      ? 0
+           : octaves_of_it < HEARTH_HAZARD_VALUES ? (uint8_t)octaves_of_it
+                                                  : HEARTH_HAZARD_VALUES - 1;
 }
 
-static void learn(struct hearth_return_ages *histogram, int64_t age_us) {
-    histogram->back[bin_of(age_us)]++;
+/* What a talk (HEARTH_TALK_NONE: a new one) is behind a turn. */
+static struct hearth_hazard_case case_behind(const struct hearth_returns *returns, uint32_t index,
+                                             const struct hearth_talk_turn *turn) {
+    const struct hearth_talk *talk = index != HEARTH_TALK_NONE ? hearth_returns_talk(returns, index) : NULL;
+    return (struct hearth_hazard_case){
+        .awaits = (uint8_t)turn->awaits,
+        .values = {[HEARTH_HAZARD_RHYTHM] = talk ? value(1 + (double)rhythm_at(talk, turn->began_us)) : 0,
+                   [HEARTH_HAZARD_LASTED] = value((double)octaves(turn->lasted_us) / 1.5),
+                   [HEARTH_HAZARD_LENGTH] = value(4 * log2((double)turn->pages + 1) - 8)}};
 }
 
-static void count_turn(struct hearth_return_ages *histogram) {
-    if (++histogram->turns > TURNS_MAX) {
-        histogram->turns /= 2;
-        for (int bin = 0; bin < HEARTH_RETURN_BINS; bin++) {
-            histogram->back[bin] /= 2;
+/* The talk has lived through the bins before this one. */
+static void learn_lived(struct hearth_returns *returns, struct hearth_talk *talk, int bin) {
+    for (; talk->lived < bin; talk->lived++) {
+        hearth_hazard_learn(&returns->hazard, &talk->waits, talk->lived, false);
+    }
+}
+
+static void learn_waiting(struct hearth_returns *returns, int64_t now_us) {
+    for (uint32_t i = 0; i < returns->talk_count; i++) {
+        struct hearth_talk *talk = hearth_returns_talk(returns, i);
+        if (talk->known) {
+            learn_lived(returns, talk, hearth_hazard_bin(now_us - talk->ended_us));
         }
+    }
+}
+
+/* The rates of a case: of the few places that it may stand in, the one where it does, or the one that was made first.
+ */
+static const struct hearth_hazard_rates *rates_of(struct hearth_returns *returns, struct hearth_hazard_case of) {
+    const uint64_t key = hearth_checksum(&of, sizeof of);
+    struct hearth_return_rates *place = NULL;
+    for (uint32_t i = 0; i < RATE_PLACES; i++) {
+        struct hearth_return_rates *at = &returns->rates[(key + i) % HEARTH_RETURN_RATES];
+        if (at->made > 0 && memcmp(&at->of, &of, sizeof of) == 0) {
+            place = at;
+            break;
+        }
+        place = !place || at->made < place->made ? at : place;
+    }
+    if (place->made == 0 || memcmp(&place->of, &of, sizeof of) != 0 ||
+        returns->turns + 1 - place->made >= STALE_RATES) {
+        place->of = of;
+        place->made = returns->turns + 1;
+        hearth_hazard_rates(&returns->hazard, &of, &place->rates);
+    }
+    return &place->rates;
+}
+
+double hearth_returns_rate(struct hearth_returns *returns, uint32_t index, int64_t age_us) {
+    const struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    return hearth_hazard_rate(rates_of(returns, talk->waits), age_us - (talk->ended_us - talk->began_us));
+}
+
+double hearth_returns_rate_behind(struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn,
+                                  int64_t age_us) {
+    return hearth_hazard_rate(rates_of(returns, case_behind(returns, talk, turn)), age_us - turn->lasted_us);
+}
+
+void hearth_returns_left(struct hearth_returns *returns, uint32_t index, int64_t now_us) {
+    struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    uint8_t *times = &talk->waits.values[HEARTH_HAZARD_LEFT];
+    if (talk->known && *times < LEFT_MAX) {
+        learn_lived(returns, talk, hearth_hazard_bin(now_us - talk->ended_us));
+        ++*times;
     }
 }
 
@@ -362,14 +299,18 @@ struct hearth_digest hearth_returns_begin(struct hearth_returns *returns, uint32
 uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t before,
                              const struct hearth_digest names[HEARTH_TALK_NAMES], const struct hearth_talk_turn *turn,
                              int64_t now_us) {
-    uint8_t class = hearth_returns_class(returns, before, turn);
+    const struct hearth_hazard_case waits = case_behind(returns, before, turn);
     uint32_t index = before == HEARTH_TALK_NONE ? take_talk(returns) : before;
     if (index == HEARTH_TALK_NONE) {
         return index;
     }
     struct hearth_talk *talk = hearth_returns_talk(returns, index);
     if (before != HEARTH_TALK_NONE) {
-        learn(&returns->classes[talk->class], turn->began_us - talk->began_us);
+        const int bin = hearth_hazard_bin(turn->began_us - talk->ended_us);
+        learn_lived(returns, talk, bin);
+        if (talk->lived == bin) {
+            hearth_hazard_learn(&returns->hazard, &talk->waits, bin, true);
+        }
         talk->rhythm = rhythm_at(talk, turn->began_us);
         drop_names(returns, talk);
     } else if (returns->known >= returns->known_most) {
@@ -377,15 +318,16 @@ uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t before,
     }
     take_names(returns, index, names);
     talk->began_us = talk->used_us = turn->began_us;
+    talk->ended_us = turn->began_us + turn->lasted_us;
     talk->turns++;
-    talk->class = class;
+    talk->waits = waits;
+    talk->lived = 0;
     if (!talk->known) {
         forget(returns, index);
         return HEARTH_TALK_NONE;
     }
-    count_turn(&returns->classes[class]);
-    if (++returns->stale >= STALE_TURNS) {
-        make_rates(returns, now_us);
+    if (++returns->turns % STALE_TURNS == 0) {
+        learn_waiting(returns, now_us);
     }
     return index;
 }

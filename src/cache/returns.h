@@ -1,35 +1,16 @@
-/* How conversations come back: what the policy knows of the future.
- *
- * After a turn a conversation is in a class, by what it waits for, how quickly its turns followed each other and
- * whether there were many. What is learnt is a histogram per class: how long it took until the next turn came, if it
- * came. From it follows what a place in RAM is worth that a conversation of this class holds, so long after its last
- * turn:
- *
- *     rate(class, age) = the most, over all times t, of P(it comes back within t) / E(time that its place is held)
- *
- * which is Gittins' index of holding on to it: the best returns per second that can still be had of it. Histograms of
- * rare classes lean on those of all that wait for the same.
+/* Conversations, and what a place in RAM is worth that one of them holds (cache/hazard.h).
  *
  * It needs no names of sessions: a conversation (a *talk*) is known by the digest of the whole blocks of its last turn.
  * Pages and snapshots belong to the talk that used them last, and stand among its victims while they may be evicted.
  *
  * Memory: about 200 bytes for each of the last talks, of which there are at most as many as were asked for, and for
- * each other one that has something stored. Threads: the cache's. Source: J. Gittins, "Bandit Processes and Dynamic
- * Allocation Indices", J. R. Statist. Soc. B 41 (1979); N. Beckmann, H. Chen, A. Cidon, "LHD: Improving Cache Hit Rate
- * by Maximizing Hit Density", NSDI 2018. */
+ * each other one that has something stored; and about 450 KiB. Threads: the cache's. */
 #ifndef HEARTH_CACHE_RETURNS_H
 #define HEARTH_CACHE_RETURNS_H
 
 #include "base/table.h"
+#include "cache/hazard.h"
 #include "cache/heap.h"
-#include "cache/live.h"
-
-enum {
-    HEARTH_RETURN_RHYTHMS = 12, /* by the time between turns: an octave each */
-    HEARTH_RETURN_LENGTHS = 6,  /* by how long the turn took: an octave and a half each */
-    HEARTH_RETURN_CLASSES = HEARTH_AWAITS_COUNT * HEARTH_RETURN_RHYTHMS * HEARTH_RETURN_LENGTHS,
-    HEARTH_RETURN_BINS = 80, /* of ages: four to an octave, from a second on */
-};
 
 /* The talk of what belongs to none; it is always there. */
 enum { HEARTH_TALK_NONE };
@@ -40,6 +21,8 @@ enum hearth_talk_heap { HEARTH_TALK_PAGES, HEARTH_TALK_SNAPSHOTS, HEARTH_TALK_HE
  * templates may print the reply in another way. */
 enum { HEARTH_TALK_NAMES = 2 };
 
+enum { HEARTH_RETURN_RATES = 1024 };
+
 struct hearth_talk {
     struct hearth_talk_name {
         struct hearth_link link; /* first, so that it converts */
@@ -48,20 +31,23 @@ struct hearth_talk {
     } names[HEARTH_TALK_NAMES];
     struct hearth_heap victims[HEARTH_TALK_HEAPS];
     uint32_t place[HEARTH_TALK_HEAPS]; /* in the list of those with victims, and one */
-    int64_t began_us;                  /* its last turn that has ended */
-    int64_t used_us;                   /* likewise, or the one that goes on */
+    int64_t began_us, ended_us;        /* its last turn that has ended */
+    int64_t used_us;                   /* when that one began, or the one that goes on */
 
     uint32_t items; /* pages and snapshots that belong to it */
+    int32_t shared; /* tokens that others began with, too, when it began */
     uint32_t turns; /* 0: nothing is known of it, or it is not used */
     float rhythm;   /* log2 of the seconds between turns, the last ones most */
-    uint8_t class;
-    bool known; /* it is found by its first name */
+    bool known;     /* it is found by its first name */
+    uint8_t lived;  /* bins of ages that were learnt from, since its last turn */
+    struct hearth_hazard_case waits;
 };
 
 /* What is known of a turn. */
 struct hearth_talk_turn {
     int64_t began_us, lasted_us;
     enum hearth_awaits awaits;
+    size_t pages; /* of its prompt */
 };
 
 struct hearth_returns {
@@ -77,13 +63,14 @@ struct hearth_returns {
         uint32_t *talks;
         size_t n, cap;
     } offering[HEARTH_TALK_HEAPS]; /* those with victims */
-    struct hearth_return_ages {
-        float turns;                     /* how many there were */
-        float back[HEARTH_RETURN_BINS];  /* after how long the next one came */
-        double rate[HEARTH_RETURN_BINS]; /* what follows from it; per second */
-    } classes[HEARTH_RETURN_CLASSES];
-    double common[HEARTH_AWAITS_COUNT][HEARTH_RETURN_BINS]; /* likewise, of all classes that wait for the same */
-    uint32_t stale;                                         /* turns since the rates were made */
+    struct hearth_hazard hazard;
+    uint32_t turns; /* so far */
+    /* Rates of some cases, made anew after a while: conversations are many, cases few. */
+    struct hearth_return_rates {
+        struct hearth_hazard_case of;
+        uint32_t made; /* after so many turns; 0: it is empty */
+        struct hearth_hazard_rates rates;
+    } rates[HEARTH_RETURN_RATES];
 };
 
 /* `talks`: how many may be known. NULL: out of memory. */
@@ -95,8 +82,11 @@ struct hearth_talk *hearth_returns_talk(const struct hearth_returns *returns, ui
 uint32_t hearth_returns_find(const struct hearth_returns *returns, struct hearth_digest name);
 /* A turn of the talk begins (HEARTH_TALK_NONE is allowed). Returns its first name. */
 struct hearth_digest hearth_returns_begin(struct hearth_returns *returns, uint32_t talk, int64_t now_us);
-/* The class of a talk (HEARTH_TALK_NONE: a new one) behind this turn. */
-uint8_t hearth_returns_class(const struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn);
+/* What a talk (HEARTH_TALK_NONE: a new one) will be worth behind this turn: returns per second at that age. */
+double hearth_returns_rate_behind(struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn,
+                                  int64_t age_us);
+/* Another conversation begins from inside of the talk. */
+void hearth_returns_left(struct hearth_returns *returns, uint32_t talk, int64_t now_us);
 /* The turn has ended, and gives the talk its names (zero: none). Returns the talk, or HEARTH_TALK_NONE when memory is
  * short. */
 uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t talk,
@@ -114,7 +104,7 @@ void hearth_returns_offer(struct hearth_returns *returns, uint32_t talk, enum he
 void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap,
                              struct hearth_heap_node *node);
 
-/* Returns per second to be had of what was used so long ago. Pure. */
-double hearth_returns_rate(const struct hearth_returns *returns, uint8_t class, int64_t age_us);
+/* Returns per second to be had of the talk's state when its turn began so long ago. */
+double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us);
 
 #endif

@@ -26,8 +26,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define CHOOSE_OF 256 /* talks that are compared for a choice, at most */
-#define CHOOSE_FOR 16 /* pages of the chosen one that may go until the next choice */
+#define WALK_PAGES 256 /* in search of a snapshot */
+#define CHOOSE_OF 256  /* talks that are compared for a choice, at most */
+#define CHOOSE_FOR 16  /* pages of the chosen one that may go until the next choice */
 
 static bool has_pages(const struct hearth_cache *cache) {
     return hearth_caps_has_pages(&cache->engine->caps);
@@ -97,13 +98,29 @@ static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item
     return cache->policy->rank(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
 
+/* Tokens between a snapshot and the one before it; where that is very far, more than a few. */
+static int32_t from_before(const struct hearth_snapshot *snapshot) {
+    const struct hearth_page *page = snapshot->page;
+    for (int pages = 0; page->parent && pages < WALK_PAGES; page = page->parent, pages++) {
+        for (uint32_t k = page->snapshot_count; k-- > 0;) {
+            if (page->snapshots[k]->pos < snapshot->pos) {
+                return snapshot->pos - page->snapshots[k]->pos;
+            }
+        }
+    }
+    return snapshot->pos - page->p0;
+}
+
 static double worth_of(const struct hearth_cache *cache, const struct hearth_cache_item *item, int64_t now_us) {
     struct hearth_policy_item known = known_of(item);
     const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
     int64_t used_us = item->talk == HEARTH_TALK_NONE ? item->used_us : talk->used_us;
     known.passed = item->is_snapshot && item->talk != HEARTH_TALK_NONE && item->used_us < talk->began_us;
+    if (known.passed) {
+        known.saved_tokens = from_before(hearth_cache_item_snapshot(item));
+    }
     return cache->policy->worth(&known, &cache->costs,
-                                hearth_returns_rate(cache->returns, talk->class, now_us - used_us));
+                                hearth_returns_rate(cache->returns, item->talk, now_us - used_us));
 }
 
 bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
@@ -453,11 +470,14 @@ static uint32_t choose(struct hearth_cache *cache, struct hearth_cache_pool *poo
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
     uint32_t chosen = HEARTH_TALK_NONE;
+    int64_t oldest_us = 0;
     double least = 0;
     for (size_t i = 0; i < list->n && i < CHOOSE_OF; i++) {
         uint32_t talk = list->talks[pool->choose_from++ % list->n];
         double worth = worth_of(cache, first_victim(cache, talk, pool->victims), now_us);
-        if (i == 0 || worth < least) {
+        const int64_t used_us = hearth_returns_talk(cache->returns, talk)->used_us;
+        if (i == 0 || worth < least || (worth <= least && used_us < oldest_us)) {
+            oldest_us = used_us;
             chosen = talk;
             least = worth;
         }

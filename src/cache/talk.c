@@ -1,6 +1,8 @@
 /* Turns of talks. A talk is named by the digest of all whole blocks of its last turn; the next turn begins with them,
  * whether they are still stored or not. So the digests of a prompt's blocks are looked up, from its end backwards:
- * those of stored pages are known, those behind them are chained.
+ * those of stored pages are known, those behind them are chained. A talk has no second name where others begin alike: a
+ * new conversation behind a shared head is no next turn of an earlier one. It leaves that one, which is learnt, too:
+ * where histories are summed up or rewritten, what was left is not needed again.
  *
  * Two turns may begin from one: the first to end is the talk's next turn, the other one begins a talk of its own. */
 #include "cache/talk.h"
@@ -59,6 +61,14 @@ static uint32_t find(const struct hearth_cache *cache, const struct hearth_path 
     return found;
 }
 
+/* A turn of no known talk leaves the one that it has its beginning from. */
+static void leave(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path) {
+    const uint32_t left = path->n > 0 ? path->pages[path->n - 1]->item.talk : HEARTH_TALK_NONE;
+    if (live->talk == HEARTH_TALK_NONE && left != HEARTH_TALK_NONE) {
+        hearth_returns_left(cache->returns, left, live->began_us);
+    }
+}
+
 void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_cache_prompt *prompt,
                        const struct hearth_path *path) {
     live->awaits = HEARTH_AWAITS_UNKNOWN;
@@ -68,6 +78,9 @@ void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, con
     live->talk = HEARTH_TALK_NONE;
     if (cache->policy->worth) {
         live->talk = find(cache, path, prompt);
+        live->talk_shared =
+            live->talk != HEARTH_TALK_NONE ? hearth_returns_talk(cache->returns, live->talk)->shared : path->matched;
+        leave(cache, live, path);
         live->talk_end = hearth_returns_begin(cache->returns, live->talk, live->began_us);
     }
 }
@@ -77,8 +90,11 @@ static uint32_t talk_of(const struct hearth_cache *cache, const struct hearth_li
     return hearth_returns_find(cache->returns, live->talk_end) == live->talk ? live->talk : HEARTH_TALK_NONE;
 }
 
-static struct hearth_talk_turn turn_of(const struct hearth_live *live) {
-    return (struct hearth_talk_turn){.began_us = live->began_us, .lasted_us = live->lasted_us, .awaits = live->awaits};
+static struct hearth_talk_turn turn_of(const struct hearth_cache *cache, const struct hearth_live *live) {
+    return (struct hearth_talk_turn){.began_us = live->began_us,
+                                     .lasted_us = live->lasted_us,
+                                     .awaits = live->awaits,
+                                     .pages = live->prompt_tokens / (size_t)cache->tree.page_tokens};
 }
 
 double hearth_talk_worth(const struct hearth_cache *cache, const struct hearth_live *live) {
@@ -86,14 +102,14 @@ double hearth_talk_worth(const struct hearth_cache *cache, const struct hearth_l
         return INFINITY;
     }
     const struct hearth_caps *caps = &cache->engine->caps;
-    const struct hearth_talk_turn turn = turn_of(live);
+    const struct hearth_talk_turn turn = turn_of(cache, live);
     const struct hearth_policy_item page = {.saved_tokens = cache->tree.page_tokens,
                                             .bytes = hearth_page_node_bytes(cache->tree.page_tokens) +
                                                      (size_t)cache->tree.page_tokens * caps->page_bytes_per_token +
                                                      HEARTH_BLOB_OVERHEAD_BYTES};
     int64_t age_us = cache->engine->ops->now_us(cache->engine) - live->began_us;
-    uint8_t class = hearth_returns_class(cache->returns, talk_of(cache, live), &turn);
-    return cache->policy->worth(&page, &cache->costs, hearth_returns_rate(cache->returns, class, age_us));
+    const double rate = hearth_returns_rate_behind(cache->returns, talk_of(cache, live), &turn, age_us);
+    return cache->policy->worth(&page, &cache->costs, rate);
 }
 
 void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
@@ -101,13 +117,17 @@ void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const
         return;
     }
     uint32_t other;
-    const struct hearth_talk_turn turn = turn_of(live);
+    const struct hearth_talk_turn turn = turn_of(cache, live);
     const size_t block = (size_t)cache->tree.page_tokens, blocks = live->prompt_tokens / block;
     struct hearth_digest names[HEARTH_TALK_NAMES];
-    names[0] = chain(cache, path, live->salt, &live->tokens, blocks > NAME_BLOCKS ? (blocks - NAME_BLOCKS) * block : 0,
-                     &names[1], &other);
+    const size_t second = blocks > NAME_BLOCKS ? (blocks - NAME_BLOCKS) * block : 0;
+    names[0] = chain(cache, path, live->salt, &live->tokens, second > (size_t)live->talk_shared ? second : 0, &names[1],
+                     &other);
     live->talk = hearth_returns_turn(cache->returns, talk_of(cache, live), names, &turn,
                                      cache->engine->ops->now_us(cache->engine));
     live->talk_end = names[0];
+    if (live->talk != HEARTH_TALK_NONE) {
+        hearth_returns_talk(cache->returns, live->talk)->shared = live->talk_shared;
+    }
     hearth_cache_store_turn(cache, path, live->talk);
 }
