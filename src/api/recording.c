@@ -8,9 +8,9 @@
  * and snapshots had been evicted by then; with it a replay can do the same. `digests`: 16 hexadecimal digits for each
  * whole block of 64 tokens (?block=N: of so many, a power of two) of the prompt and of the reply, as far as its
  * sequence held it, of all tokens up to its end, so that two prompts have a digest in common exactly when they begin
- * alike up to there. The first line says what the server keeps its state in. The chain begins with the
- * server's secret, the stream's time and the key's salt: who does not have these cannot try texts, and prompts of two
- * keys have nothing in common, as their states have not.
+ * alike up to there. Where there are keys, `key` stands for the request's. The first line says what the server keeps
+ * its state in. The chain begins with the server's secret, the stream's time and the key's salt: who does not have
+ * these cannot try texts, and prompts of two keys have nothing in common, as their states have not.
  *
  * Nothing is kept, nor computed while no stream is open. Bounds: STREAMS_MAX streams; one whose reader leaves more than
  * UNREAD_MAX bytes is ended. A key that is taken away ends its streams within a second. */
@@ -151,6 +151,19 @@ static bool append_served(const struct hearth_receipt *receipt, struct hearth_bu
                              receipt->prompt_tokens - receipt->computed_tokens, receipt->evicted);
 }
 
+/* What stands for the request's key, in this stream. */
+static bool append_key(const struct hearth_recording *stream, const struct hearth_job *job, struct hearth_buf *out) {
+    uint8_t secret[32];
+    if (hearth_digest_is_zero(job->owner)) {
+        return true;
+    }
+    hearth_salt_secret(stream->api, secret);
+    struct hearth_digest key = hearth_digest_bytes(secret, sizeof secret);
+    key = hearth_digest_chain(key, &stream->began_us, sizeof stream->began_us);
+    key = hearth_digest_chain(key, &job->owner, sizeof job->owner);
+    return hearth_buf_printf(out, "\"key\":\"%016" PRIx64 "\",", key.hi);
+}
+
 static bool append_block(const struct hearth_recording *stream, struct hearth_buf *out) {
     return stream->block_tokens == BLOCK_TOKENS ||
            hearth_buf_printf(out, "\"block\":%" PRIu32 ",", stream->block_tokens);
@@ -170,7 +183,7 @@ static bool append_line(const struct hearth_recording *stream, const struct hear
                              (double)(choice->job->arrived_us - stream->began_us) / 1e6, prompt->tokens.n,
                              choice->generated_tokens, stop_of(choice),
                              (double)(hearth_clock_us() - choice->job->arrived_us) / 1e6, prompt->head_tokens) &&
-           append_block(stream, out) && append_served(&choice->receipt, out) &&
+           append_block(stream, out) && append_key(stream, choice->job, out) && append_served(&choice->receipt, out) &&
            hearth_buf_text(out, "\"digests\":\"") && append_digests(stream, choice, out) &&
            hearth_buf_text(out, "\"}\n");
 }

@@ -26,8 +26,11 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
         item->is_snapshot ? hearth_cache_item_snapshot(item)->page : hearth_cache_item_page(item);
     /* Room is made of pages, too, and they take their snapshots with them. */
     hearth_cache_store_pin(cache, &page->item);
+    const uint16_t asks = cache->shares.asks; /* a capture may wait for this */
+    cache->shares.asks = item->owner;
     bool room = item->is_snapshot ? hearth_cache_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
                                   : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
+    cache->shares.asks = asks;
     hearth_cache_store_unpin(cache, &page->item);
     if (!room && !cache->restoring) {
         return;

@@ -109,6 +109,10 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, co
         free(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
     }
+    if (!hearth_shares_init(&cache->shares, params->share)) {
+        hearth_cache_destroy(cache);
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
+    }
     hearth_costs_init(&cache->costs);
     split_budget(cache, params->budget_bytes, params->snapshot_bytes);
     *out = cache;
@@ -131,6 +135,7 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_table_finish(&cache->copies);
     hearth_heads_finish(&cache->heads);
     hearth_returns_destroy(cache->returns);
+    hearth_shares_finish(&cache->shares);
     hearth_heap_finish(&cache->pages.leases);
     hearth_heap_finish(&cache->snapshots.leases);
     hearth_path_finish(&cache->scratch);
@@ -432,5 +437,10 @@ void hearth_cache_check(const struct hearth_cache *cache) {
     check_pool(cache, &cache->pages, &count.pages);
     check_pool(cache, &cache->snapshots, &count.snapshots);
     HEARTH_ASSERT(count.pages.bytes == cache->pages.used_bytes);
+    size_t owned_bytes = 0;
+    for (size_t i = 0; i < cache->shares.n; i++) {
+        owned_bytes += cache->shares.owners[i].bytes;
+    }
+    HEARTH_ASSERT(owned_bytes == count.pages.bytes + count.snapshots.bytes);
     HEARTH_ASSERT(count.copies == cache->copies.count && count.writing == cache->writing);
 }

@@ -40,6 +40,7 @@ struct hearth_cache_params {
     int32_t page_tokens;   /* most positions in a page */
     size_t budget_bytes;   /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
     size_t snapshot_bytes; /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
+    double share;          /* of it one owner may hold while others want it; 0 or 1: no bound (hearth_cache_own()) */
     const struct hearth_policy *policy;           /* NULL: hearth_policy_returns */
     struct hearth_backing *backing;               /* where state outlasts RAM (tier/backing.h); NULL: nowhere */
     int32_t backing_min_tokens;                   /* shorter sequences are not put there */
@@ -169,6 +170,10 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
  * `*missing` has the budget in any case. */
 void hearth_cache_missing(const struct hearth_cache *cache, const struct hearth_plan *plan,
                           const struct hearth_cache_prompt *prompt, struct hearth_missing *missing);
+
+/* A request comes for state of this salt, which is of this owner: an API key, say, with one or several salts. Owners
+ * share RAM (cache/share.h); what was never owned has the owner 0. */
+void hearth_cache_own(struct hearth_cache *cache, struct hearth_digest salt, uint64_t owner);
 
 /* ---- keeping and forgetting ---- */
 

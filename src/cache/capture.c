@@ -256,7 +256,10 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     if (!blob) {
         return false;
     }
-    if (!hearth_cache_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
+    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NOBODY;
+    const bool room = hearth_cache_store_reserve_snapshot(cache, hearth_blob_bytes(blob));
+    cache->shares.asks = HEARTH_SHARE_NOBODY;
+    if (!room) {
         hearth_ram_drop(cache->ram, blob);
         return false;
     }
@@ -330,6 +333,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         hearth_cache_store_pin(cache, &base->item);
     }
     cache->newcomer = hearth_talk_worth(cache, live);
+    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NOBODY;
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0) {
@@ -362,6 +366,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     if (!more && tail) {
         hearth_cache_store_prune(cache, tail);
     }
+    cache->shares.asks = HEARTH_SHARE_NOBODY;
     return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
 }
 

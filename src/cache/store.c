@@ -302,6 +302,7 @@ void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_
     struct hearth_cache_pool *pool = pool_of(cache, item);
     size_t after = hearth_cache_item_bytes(item);
     pool->used_bytes += after - before;
+    hearth_share_count(&cache->shares, item->owner, before, after);
     if (item->lease.until_us > 0) {
         pool->leased_bytes += after - before;
         end_leases(cache, pool);
@@ -354,6 +355,7 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
     hearth_returns_withdraw(cache->returns, item->talk, pool->victims, &item->lease.heap);
     join(cache, item, HEARTH_TALK_NONE);
     pool->used_bytes -= hearth_cache_item_bytes(item);
+    hearth_share_count(&cache->shares, item->owner, hearth_cache_item_bytes(item), 0);
     hearth_copy_forget(cache, item);
     hearth_ram_drop(cache->ram, item->blob);
 }
@@ -465,23 +467,38 @@ static struct hearth_cache_item *first_victim(const struct hearth_cache *cache, 
     return first ? item_of(first) : NULL;
 }
 
-/* The talk whose first victim is worth the least, of all or, where there are very many, of some. */
-static uint32_t choose(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
+static bool may_take(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    return hearth_share_may_take(&cache->shares, item->owner, hearth_cache_item_bytes(item));
+}
+
+/* The first victim that is worth the least, of all talks or, where there are very many, of some. What is due to the
+ * owner that room is made for goes before what is not (cache/share.h). NULL: it may have nothing of all this. */
+static struct hearth_cache_item *choose(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
-    uint32_t chosen = HEARTH_TALK_NONE;
+    struct hearth_cache_item *chosen = NULL;
+    bool due = false;
     int64_t oldest_us = 0;
     double least = 0;
-    for (size_t i = 0; i < list->n && i < CHOOSE_OF; i++) {
+    for (size_t i = 0, compared = 0; i < list->n && compared < CHOOSE_OF; i++) {
         uint32_t talk = list->talks[pool->choose_from++ % list->n];
-        double worth = worth_of(cache, first_victim(cache, talk, pool->victims), now_us);
+        struct hearth_cache_item *first = first_victim(cache, talk, pool->victims);
+        if (!may_take(cache, first)) {
+            continue;
+        }
+        const bool is_due = hearth_share_is_due(&cache->shares, first->owner);
+        double worth = worth_of(cache, first, now_us);
+        compared++;
         const int64_t used_us = hearth_returns_talk(cache->returns, talk)->used_us;
-        if (i == 0 || worth < least || (worth <= least && used_us < oldest_us)) {
+        const bool less = worth < least || (worth <= least && used_us < oldest_us);
+        if (!chosen || (is_due && !due) || (is_due == due && less)) {
             oldest_us = used_us;
-            chosen = talk;
+            chosen = first;
+            due = is_due;
             least = worth;
         }
     }
+    pool->chosen = chosen ? chosen->talk : HEARTH_TALK_NONE;
     return chosen;
 }
 
@@ -491,10 +508,9 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
         return first_victim(cache, HEARTH_TALK_NONE, pool->victims);
     }
     struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;
-    if (!victim) {
-        pool->chosen = choose(cache, pool);
+    if (!victim || !may_take(cache, victim)) {
+        victim = choose(cache, pool);
         pool->chosen_left = pool->victims == HEARTH_TALK_PAGES ? CHOOSE_FOR : 1;
-        victim = first_victim(cache, pool->chosen, pool->victims);
     }
     return victim;
 }
@@ -511,6 +527,7 @@ static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct 
 /* Whether the item is worth less than what room is made for. */
 static bool gives_way(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
     return (item->is_snapshot && !cache->moves) || cache->newcomer == INFINITY ||
+           hearth_share_is_due(&cache->shares, item->owner) ||
            worth_of(cache, item, cache->engine->ops->now_us(cache->engine)) < cache->newcomer;
 }
 

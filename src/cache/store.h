@@ -5,6 +5,7 @@
 #include "cache/cache.h"
 #include "cache/heads.h"
 #include "cache/returns.h"
+#include "cache/share.h"
 #include "cache/tree.h"
 
 /* Bytes and victims of one kind of item. */
@@ -49,6 +50,7 @@ struct hearth_cache {
     bool moves;      /* the border between the pools' budgets goes to where it is worth most; else it stands */
     bool restoring;  /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_cache_pool pages, snapshots;
+    struct hearth_shares shares;
     struct hearth_costs costs;
     int64_t
         learnt_us[2]; /* when what reading costs was learnt, from disk and from a shared store, by the engine's clock */

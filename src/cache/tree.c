@@ -410,6 +410,7 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
     page->p0 = page->blob_p0 = p0;
     page->first = page->tokens[0];
     page->parent = parent;
+    page->item.owner = parent->item.owner;
     if (!hearth_children_add(parent, page)) {
         free_page(page);
         return NULL;
@@ -523,7 +524,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
         return NULL;
     }
     *snapshot = (struct hearth_snapshot){.page = page,
-                                         .item = {.blob = blob, .is_snapshot = true},
+                                         .item = {.blob = blob, .owner = page->item.owner, .is_snapshot = true},
                                          .pos = pos,
                                          .p0 = pos,
                                          .kind = kind,

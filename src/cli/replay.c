@@ -16,7 +16,7 @@
 struct replay_options {
     const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
     const char *import, *disk, *disk_read, *disk_write;
-    int64_t concurrency, prefill, conversations, parallel;
+    int64_t concurrency, prefill, conversations, parallel, share;
     bool json;
     struct replay_fleet_options fleet;
 };
@@ -35,6 +35,8 @@ static const struct hearth_console_option options[] = {
      HEARTH_CONSOLE_TEXT, OPTION_AT(disk)},
     {"--disk-read", "RATE", "bytes a second that are read from it [2g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk_read)},
     {"--disk-write", "RATE", "and written [1g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(disk_write)},
+    {"--cache-share", "PERCENT", "of RAM, that one key may hold while others want it, as the server's [75]", 1,
+     HEARTH_CONSOLE_NUMBER, OPTION_AT(share)},
     {"--cache-tokens", "N", "instead: tokens of state that may be held in all, as 600k", 1, HEARTH_CONSOLE_TEXT,
      OPTION_AT(cache_tokens)},
     {"--model-shape", "SHAPE",
@@ -162,6 +164,11 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
         (void)hearth_complain(1, "--parallel is between 0 and 64");
         return false;
     }
+    if (chosen->share == 0 || chosen->share > 100) {
+        (void)hearth_complain(1, "--cache-share is between 1 and 100");
+        return false;
+    }
+    params->share = chosen->share > 0 ? (double)chosen->share / 100 : 0.75;
     params->lanes = chosen->parallel > 0 ? (uint32_t)chosen->parallel : 0;
     if (!ok || !read_shape(chosen->shape, params)) {
         return false;
@@ -242,7 +249,7 @@ static int replay_fleet(const struct replay_options *chosen, struct hearth_repla
 }
 
 int hearth_cli_replay(int argc, char *const argv[]) {
-    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1};
+    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1, .share = -1};
     struct hearth_console_call call;
     struct hearth_replay_params params;
     struct hearth_trace_choice choice;

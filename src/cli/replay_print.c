@@ -129,6 +129,15 @@ static json_t *row_json(const struct replay_report *report, const struct replay_
         "imported_bytes", (json_int_t)result->imported_bytes, "replay_seconds", result->seconds);
     (void)json_object_set_new(json, "seconds", json_real(all_seconds(result)));
     (void)json_object_set_new(json, "read_seconds", json_real(result->read_s));
+    json_t *keys = json_object();
+    for (size_t i = 0; i < HEARTH_REPLAY_KEYS; i++) {
+        char name[24];
+        (void)snprintf(name, sizeof name, "%zu", i);
+        if (result->key_tokens[i] > 0) {
+            (void)json_object_set_new(keys, name, json_integer((json_int_t)result->key_tokens[i]));
+        }
+    }
+    (void)json_object_set_new(json, "computed_tokens_of_keys", keys);
     if (has_disk(report)) {
         (void)json_object_set_new(json, "disk",
                                   json_pack("{s:I, s:I}", "written_bytes", (json_int_t)result->written_bytes,

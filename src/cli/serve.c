@@ -268,6 +268,7 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.page_tokens = u32(options->page_tokens);
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);
+    params.cache_share = (double)options->cache_share / 100;
     params.snapshot_interval_tokens = u32(options->snapshot_interval);
     params.backing = server->disk.backing;
     params.backing_min_tokens = u32(options->kv_min_tokens);

@@ -66,7 +66,7 @@ struct block_numbers {
 struct recorder {
     FILE *out;
     struct hearth_buf line;
-    struct block_numbers blocks;
+    struct block_numbers blocks, keys;
     uint64_t requests, tokens, bytes, most_requests, most_bytes;
     bool full, begun;
     const char *failure; /* NULL: none */
@@ -144,6 +144,13 @@ static json_t *ranges_of(struct block_numbers *blocks, const char *digests) {
     return ranges;
 }
 
+/* Keys get numbers in the order in which they were first seen. False: out of memory. */
+static bool take_key(struct recorder *recorder, json_t *json, const char *key) {
+    uint32_t number;
+    return key == NULL || (number_of(&recorder->keys, strtoull(key, NULL, 16), &number) &&
+                           json_object_set_new(json, "key", json_integer((json_int_t)number + 1)) == 0);
+}
+
 static bool take_line(struct recorder *recorder, const char *text, size_t len) {
     json_t *json = json_loadb(text, len, 0, NULL);
     if (json_is_object(json_object_get(json, "server"))) { /* the first line, what the server keeps its state in */
@@ -154,7 +161,8 @@ static bool take_line(struct recorder *recorder, const char *text, size_t len) {
     }
     const char *digests = json_string_value(json_object_get(json, "digests"));
     json_t *ranges = digests != NULL ? ranges_of(&recorder->blocks, digests) : NULL;
-    bool ok = ranges != NULL && json_object_set_new(json, "blocks", ranges) == 0;
+    const char *key = json_string_value(json_object_get(json, "key"));
+    bool ok = ranges != NULL && take_key(recorder, json, key) && json_object_set_new(json, "blocks", ranges) == 0;
     (void)json_object_del(json, "digests");
     char *line = ok ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     ok = line != NULL && fprintf(recorder->out, "%s\n", line) > 0 && fflush(recorder->out) == 0;
@@ -274,6 +282,7 @@ static int record(const struct record_options *chosen, const char *path) {
     }
     (void)close(recorder.end_fd);
     free(recorder.blocks.v);
+    free(recorder.keys.v);
     hearth_buf_finish(&recorder.line);
     hearth_buf_finish(&answer);
     hearth_client_destroy(client);

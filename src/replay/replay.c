@@ -167,7 +167,9 @@ static void learn(const struct replay *r, int32_t tokens) {
 static void count(struct replay *r, const struct hearth_trace_request *request, int32_t seen,
                   const struct hearth_restore *restored) {
     const int32_t block = r->trace->block_tokens, lost = seen - restored->resumed;
-    r->result->computed_tokens += (uint64_t)(request->prompt_tokens - restored->resumed * block);
+    const uint64_t computed = (uint64_t)(request->prompt_tokens - restored->resumed * block);
+    r->result->computed_tokens += computed;
+    r->result->key_tokens[request->key < HEARTH_REPLAY_KEYS ? request->key : HEARTH_REPLAY_KEYS - 1] += computed;
     if (lost > 0) {
         r->result->lost_tokens[cause_of(r->plan.reason)] += (uint64_t)lost * (uint64_t)block;
     }
@@ -254,9 +256,10 @@ static bool replay_request(struct replay *r, const struct hearth_trace_request *
     }
     /* of the reply a request knows nothing */
     const size_t n = (size_t)request->blocks + (r->trace->block_tokens > 1 || request->blocks == 0);
-    const struct hearth_cache_prompt prompt = {.tokens = r->tokens.v, .n = n};
+    const struct hearth_cache_prompt prompt = {.tokens = r->tokens.v, .n = n, .salt = {.lo = request->key}};
     r->hollow.now_us = request->at_us;
     (void)hearth_cache_poll(r->cache, SIZE_MAX);
+    hearth_cache_own(r->cache, prompt.salt, request->key);
     const uint64_t evicted_then = evicted(r);
     do {
         if (!hearth_cache_plan(r->cache, &prompt, (const struct hearth_live *const *)r->lanes, r->lane_count,
@@ -303,6 +306,7 @@ static int init(struct replay *r, struct hearth_errmsg *msg) {
     const struct hearth_cache_params cache = {.backing = open_disk(r),
                                               .page_tokens = hearth_replay_page_blocks(params, r->trace),
                                               .budget_bytes = params->ram_bytes,
+                                              .share = params->share,
                                               .policy = params->policy};
     r->lane_count = params->lanes > 0 ? params->lanes : 1;
     r->lives = calloc(r->lane_count, sizeof *r->lives);

@@ -21,6 +21,7 @@ struct hearth_replay_params {
     int32_t page_tokens;       /* 0: 256 */
     uint64_t disk_bytes;       /* 0: there is none */
     double disk_read_bytes_per_s, disk_write_bytes_per_s;
+    double share;   /* of RAM one key may hold while others want it; 0: any */
     uint32_t lanes; /* that keep the state of their last prompt, one request after the other; 0: none does */
     const struct hearth_policy *policy;
 };
@@ -41,9 +42,12 @@ enum { HEARTH_REPLAY_CAUSES = 0 HEARTH_REPLAY_CAUSE_TABLE(X) };
 #undef X
 const char *hearth_replay_cause_text(enum hearth_replay_cause cause);
 
+#define HEARTH_REPLAY_KEYS 16
+
 struct hearth_replay_result {
     uint64_t computed_tokens;
     uint64_t lost_tokens[HEARTH_REPLAY_CAUSES]; /* of these, had been computed before */
+    uint64_t key_tokens[HEARTH_REPLAY_KEYS];    /* computed, by key; those of further keys belong to the last one */
     double prefill_s, import_s;                 /* what computing and importing take */
     double read_s;                              /* that requests waited for the disk, besides */
     uint64_t read_bytes, written_bytes;         /* of the disk */

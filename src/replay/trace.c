@@ -276,6 +276,8 @@ static bool add_open(struct reader *r, const json_t *json) {
         struct hearth_trace_request *request = &r->trace->requests[r->trace->count - 1];
         json_int_t head = json_integer_value(json_object_get(json, "head")) / r->trace->block_tokens;
         request->lasted_us = time_of(json, "api_time", 1e6);
+        const json_int_t key = json_integer_value(json_object_get(json, "key"));
+        request->key = key > 0 && key <= UINT32_MAX ? (uint32_t)key : 0;
         ok = read_served(r, json_object_get(json, "served"));
         end_request(r, json, ids ? "input_length" : "in");
         request->head_blocks = head > 0 && head < request->blocks ? (int32_t)head : 0;

@@ -24,6 +24,7 @@ struct hearth_trace_request {
     int32_t head_blocks;  /* of these, tools and system prompt; 0: not known */
     int64_t lasted_us;    /* until its reply was complete; 0: not known */
     bool calls;           /* the reply ended with a call of a tool */
+    uint32_t key;         /* nothing is shared with the requests of another one */
     uint32_t talk;        /* the conversation: its requests follow each other; 0: not known */
     int32_t reply_blocks; /* behind the prompt's, which its sequence held at the end; 0: not known */
     bool served;          /* by a server that told what it did: */

@@ -185,10 +185,12 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     return kept;
 }
 
-/* For recordings: what a replay has to begin with. Returns the time. */
+/* Tells the cache of the request's owner, and notes for recordings what a replay has to begin with. Returns the time.
+ */
 static int64_t note_begin(const struct hearth_service *service, struct hearth_task *task) {
     const int64_t now_us = hearth_service_now_us(service);
     struct hearth_cache_stats stats;
+    hearth_cache_own(service->cache, task->request.salt, task->request.tenant.id);
     if (!task->admitted) {
         hearth_cache_stats(service->cache, &stats);
         task->receipt.began_us = now_us;

@@ -172,6 +172,7 @@ struct hearth_service_params {
     uint32_t page_tokens;              /* default 256 */
     size_t cache_bytes;                /* pages and snapshots in RAM; 0 turns the cache off */
     size_t snapshot_bytes;             /* the part of cache_bytes that snapshots may take; 0: by memory class */
+    double cache_share;                /* of it one tenant may hold while others want it; 0: no bound (default) */
     uint32_t snapshot_interval_tokens; /* default 8192 */
     struct hearth_backing *backing; /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
                                service */

@@ -99,6 +99,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
+                                               .share = params->cache_share,
                                                .backing = params->backing,
                                                .backing_min_tokens = (int32_t)params->backing_min_tokens,
                                                .observer = params->observer};

@@ -66,3 +66,34 @@ def test_the_replay_does_what_the_server_did(tmp_path, lanes):
     assert found["prompt_tokens"] - found["policies"]["hearth"]["computed_tokens"] == reused
     assert found["policies"]["lru"]["as_served"]["same"] < requests  # another policy does other things
     assert found["policies"]["belady"]["computed_tokens"] <= found["policies"]["hearth"]["computed_tokens"]
+
+
+def test_a_key_keeps_its_share(tmp_path):
+    """A key with many conversations pushes out none of another key's, and the replay shares in the same way."""
+    keys, trace = tmp_path / "keys", tmp_path / "trace.jsonl"
+    keys.write_text("quiet-key\nloud-key\nroot scope=admin\n")
+    keys.chmod(0o600)
+    with serve("--engine", "sim", "--sim-clock", "virtual", "-c", "65536", "-np", "2", "--cache-ram", "1",
+               "--cache-share", "60", "--api-key-file", keys) as server:
+        def turn(key, messages, at):
+            messages.append({"role": "user", "content": f"{key} {at}: " + "which page was torn out? " * 40})
+            answer = ask(server, messages, key, max_tokens=4)
+            messages.append(answer["choices"][0]["message"])
+            return answer["usage"]
+
+        quiet = [[{"role": "system", "content": f"{i}. {SYSTEM}"}] for i in range(3)]
+        loud = [[{"role": "system", "content": f"{i}: {SYSTEM}"}] for i in range(12)]
+        with recording(server, trace, "--block", 1, "--limit", 60, key="root") as process:
+            for i in range(6):
+                first = [turn("quiet-key", messages, 0) for messages in quiet] if i == 0 else first
+                for k in range(9):
+                    turn("loud-key", loud[(9 * i + k) % 12], i)
+            for usage, messages in zip(first, quiet):
+                reused = turn("quiet-key", messages, 1)["prompt_tokens_details"]["cached_tokens"]
+                assert reused >= usage["prompt_tokens"]
+            process.wait(timeout=30)
+    found = replay(trace, "--prefill", 1000, "--import", "1g", "--cache-share", 60)["policies"]["hearth"]
+    assert found["as_served"] == {"requests": 60, "same": 60, "first": 0}
+    assert set(found["computed_tokens_of_keys"]) == {"1", "2"}
+    one_key_may = replay(trace, "--prefill", 1000, "--import", "1g", "--cache-share", 100)["policies"]["hearth"]
+    assert one_key_may["computed_tokens_of_keys"]["1"] > found["computed_tokens_of_keys"]["1"]

@@ -261,6 +261,7 @@ static void step_request(struct game *g) {
         const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
         const struct hearth_cache_prompt asked = {
             .tokens = prompt->v, .n = prompt->n, .salt = game_salt(g, conversation), .cache_off = off};
+        hearth_cache_own(g->cache, asked.salt, asked.salt.hi > 0 ? asked.salt.lo + 1 : 0);
         if (!hearth_cache_plan(g->cache, &asked, lives, g->sim.lanes, &plan)) {
             for (uint32_t i = 0; i < g->sim.lanes; i++) {
                 HEARTH_ASSERT(g->lives[i].busy);
@@ -534,6 +535,7 @@ static void deal(struct game *g) {
     g->alphabet = 1 + rng_below(rng, 6);
     g->params.page_tokens = (int32_t)pick(rng, pages, 8);
     g->params.budget_bytes = random_budget(g);
+    g->params.share = g->salted ? 0.6 : 0;
     if (rng_once_in(rng, 2)) {
         g->backing = memory_backing_create(rng);
         g->params.backing = memory_backing_tier(g->backing);

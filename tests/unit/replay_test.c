@@ -279,6 +279,59 @@ static void adversaries_cost_no_more_than_lru(void **state) {
     }
 }
 
+/* ---- keys ---- */
+
+/* Key 1 has eight conversations of 32 blocks, which come back every minute. Key 2 has `loud` conversations with as much
+ * state, which come back in turn, four requests to each one of key 1. */
+static void make_keys(uint32_t loud, struct hearth_trace *trace) {
+    *trace = (struct hearth_trace){0};
+    for (uint32_t i = 0; i < 4000; i++) {
+        const bool quiet = i % 5 == 0;
+        struct hearth_trace_request *request =
+            hearth_trace_add(trace, (int64_t)i * 1500000, quiet ? i / 5 % 8 : 100 + (i - i / 5) % loud, 0, 32);
+        assert_non_null(request);
+        request->key = quiet ? 1 : 2;
+        request->lasted_us = 1000000;
+        request->calls = true;
+    }
+}
+
+/* Tokens that each key computes, with room for 24 conversations. */
+static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, uint64_t out[2]) {
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    struct hearth_replay_result result;
+    struct hearth_replay_params params = small_model(snapshot_bytes);
+    params.policy = &hearth_policy_returns;
+    params.share = share;
+    params.ram_bytes =
+        hearth_replay_bytes(&params, UINT64_C(24) * 32 * HEARTH_TRACE_BLOCK_TOKENS) + UINT64_C(24) * 4 * snapshot_bytes;
+    make_keys(loud, &trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+    out[0] = result.key_tokens[1];
+    out[1] = result.key_tokens[2];
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
+/* A key that wants far more than its share cannot push another one below its own; without a bound it does. Where there
+ * is room for both, a bound changes nothing. */
+static void a_key_keeps_its_share(void **state) {
+    (void)state;
+    const uint64_t prompt = UINT64_C(32) * HEARTH_TRACE_BLOCK_TOKENS, once = 8 * prompt;
+    for (size_t snapshot_bytes = 0; snapshot_bytes <= 65536; snapshot_bytes += 65536) {
+        uint64_t any[2], bounded[2], room[2], room_bounded[2];
+        computed_by_key(30, 0, snapshot_bytes, any);
+        computed_by_key(30, 0.6, snapshot_bytes, bounded);
+        assert_true(any[0] > once + 20 * prompt);
+        assert_true(bounded[0] <= once + 4 * prompt);
+        computed_by_key(14, 0, snapshot_bytes, room);
+        computed_by_key(14, 0.6, snapshot_bytes, room_bounded);
+        assert_int_equal(room[0] + room[1], room_bounded[0] + room_bounded[1]);
+    }
+}
+
 /* ---- reading ---- */
 
 static int read_text(const char *text, const struct hearth_trace_choice *choice, struct hearth_trace *trace,
@@ -375,6 +428,7 @@ int main(void) {
         cmocka_unit_test(a_disk_turns_prefill_into_reads),
         cmocka_unit_test(small_snapshots_cost_little),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
+        cmocka_unit_test(a_key_keeps_its_share),
         cmocka_unit_test(sessions_share_their_head),
         cmocka_unit_test(global_names_are_shared),
         cmocka_unit_test(what_is_no_trace_is_refused),

@@ -1,0 +1,48 @@
+/* Fair shares of the cache: how much of RAM an owner of state (an API key) keeps while other ones want it. Inside the
+ * cache.
+ *
+ *     most   = part * budget                     what one owner may hold while another wants room
+ *     share  = min(part, 1 / wanting) * budget   what the others leave it; `wanting`: owners with a request lately
+ *
+ * Room for an owner is made of what others hold above their share, and of its own; an owner that holds `most` makes it
+ * of its own alone. One that holds less than its share takes what another holds above its own, whatever that is worth
+ * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: what nobody else wants
+ * may be held by one.
+ *
+ * Threads: the cache's. */
+#ifndef HEARTH_CACHE_SHARE_H
+#define HEARTH_CACHE_SHARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HEARTH_SHARE_NOBODY UINT16_MAX
+
+struct hearth_shares {
+    struct hearth_share_owner {
+        uint64_t id;
+        size_t bytes;     /* of its pages and snapshots in RAM */
+        int64_t asked_us; /* its last request */
+    } *owners;            /* the first one is that of what is not known to be anybody's */
+    size_t n, cap;
+    double part;   /* of the budget; 1: no owner is bounded */
+    uint16_t asks; /* room is made for this one; HEARTH_SHARE_NOBODY: for none */
+    size_t share_bytes, most_bytes;
+};
+
+/* False: out of memory. */
+bool hearth_shares_init(struct hearth_shares *shares, double part);
+void hearth_shares_finish(struct hearth_shares *shares);
+
+/* The owner with this id; 0, which is nobody's, when memory is short or there are very many. */
+uint16_t hearth_share_find(struct hearth_shares *shares, uint64_t id);
+/* A request of the owner comes: divides the budget anew. */
+void hearth_share_ask(struct hearth_shares *shares, uint16_t owner, size_t budget_bytes, int64_t now_us);
+/* An item of the owner counts as so much more, or less. */
+void hearth_share_count(struct hearth_shares *shares, uint16_t owner, size_t before, size_t after);
+/* Whether the one that asks may have the room of an owner's item, and whether it may whatever the item is worth. */
+bool hearth_share_may_take(const struct hearth_shares *shares, uint16_t owner, size_t bytes);
+bool hearth_share_is_due(const struct hearth_shares *shares, uint16_t owner);
+
+#endif
