@@ -4,6 +4,7 @@ import sys
 
 from . import (
     beside,
+    busy,
     crowd,
     disk,
     evict,
@@ -37,6 +38,7 @@ ALL = [
         load,
         beside,
         throughput,
+        busy,
         speculation,
         micro,
         hold,

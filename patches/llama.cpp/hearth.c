@@ -1,7 +1,13 @@
-/* Rows computed one by one, and attention over the cells that a row sees. ggml_hearth_set() chooses a mode for the
- * graphs that follow; each mode adds to the one before it.
+/* Rows computed one by one, attention over the cells that a row sees, and threads that do not spin while they wait.
+ * ggml_hearth_set() chooses a mode for the graphs that follow; each mode adds to the one before it.
  *
  * STOCK: ggml's own kernels. The default.
+ *
+ * In every mode but STOCK, threads meet at the barrier of this file; a graph has hundreds of them. OpenMP's spins for
+ * milliseconds before a thread sleeps. Where another program uses the cores, say a compiler that the agent has started,
+ * the thread that is waited for is not running, and those that spin take the time that it needs. Here a thread spins
+ * for some microseconds. A long sleep halves the time that the next one spins, a short one doubles it: on a machine
+ * that does nothing else, threads hardly ever sleep. bench/cases/busy.py measures both.
  *
  * BLOCKS: attention passes over cells that a row does not see. All sequences share one cache, and each row has the
  * cells of others masked. ggml's kernels go through them all the same: row by row they look at every mask, and tiles of
@@ -48,6 +54,13 @@
 
 #include <stdatomic.h>
 
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
 #define CELLS_STEP 256
 #define HALF_MINUS_INFINITY 0xFC00
 #define TILE_ROWS 64       /* of ggml's tiled attention */
@@ -57,6 +70,9 @@
 #define SAMPLES 128        /* of a row's masks, to estimate how many cells it sees */
 #define NEAR_CELLS 16      /* rows whose cells begin and end so near to each other make up a block */
 #define WIDTH_MAX 1024     /* of a key and of a value in an unordered sum; wider ones are left to ggml */
+#define SPINS_MIN 16       /* turns of the loop at a barrier before a thread sleeps */
+#define SPINS_MAX 2048     /* about 50 microseconds: longer than threads of one operation end apart */
+#define SHORT_SLEEP_NS 100000
 #define WEIGHT_BITS 31
 #define VALUE_BITS 34
 /* Added and taken off again, it leaves a multiple of 2^-bits. */
@@ -108,6 +124,84 @@ void ggml_hearth_set(int64_t rows, enum ggml_hearth_mode to) {
 static bool mode_is(enum ggml_hearth_mode m) {
     return (enum ggml_hearth_mode)atomic_load_explicit(&mode, memory_order_relaxed) == m;
 }
+
+/* ---- threads that wait for each other ---- */
+
+#ifdef __linux__
+
+/* How many threads sleep at the barrier, and for how many turns a thread spins before; written without a lock. */
+static atomic_int sleeping, spins = SPINS_MAX;
+
+/* Whether `passed` has moved on after at most `turns`. */
+static bool spin(atomic_int *passed, int before, int turns) {
+    for (int i = 0; i < turns; i++) {
+        if (atomic_load_explicit(passed, memory_order_relaxed) != before) {
+            return true;
+        }
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield" ::: "memory");
+#endif
+    }
+    return false;
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Sleeps until `passed` has moved on. After a short sleep spinning would have been cheaper; after a long one it was
+ * wasted. */
+static void sleep_until_passed(atomic_int *passed, int before, int turns) {
+    const int64_t from = now_ns();
+    atomic_fetch_add(&sleeping, 1);
+    while (atomic_load(passed) == before) {
+        syscall(SYS_futex, passed, FUTEX_WAIT_PRIVATE, before, NULL, NULL, 0);
+    }
+    atomic_fetch_sub(&sleeping, 1);
+    const int other = now_ns() - from < SHORT_SLEEP_NS ? 2 * turns : turns / 2;
+    atomic_store_explicit(&spins,
+                          other < SPINS_MIN   ? SPINS_MIN
+                          : other > SPINS_MAX ? SPINS_MAX
+                                              : other,
+                          memory_order_relaxed);
+}
+
+bool ggml_hearth_barrier(atomic_int *arrived, atomic_int *passed, int threads) {
+    if (mode_is(GGML_HEARTH_STOCK)) {
+        return false;
+    }
+    const int before = atomic_load_explicit(passed, memory_order_relaxed);
+    if (atomic_fetch_add(arrived, 1) == threads - 1) {
+        atomic_store_explicit(arrived, 0, memory_order_relaxed);
+        /* Either this thread sees a sleeper, or the sleeper, which counts itself first, sees `passed` moved. */
+        atomic_fetch_add(passed, 1);
+        if (atomic_load(&sleeping) > 0) {
+            syscall(SYS_futex, passed, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
+        }
+        return true;
+    }
+    const int turns = atomic_load_explicit(&spins, memory_order_relaxed);
+    if (!spin(passed, before, turns)) {
+        sleep_until_passed(passed, before, turns);
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+    return true;
+}
+
+#else
+
+bool ggml_hearth_barrier(atomic_int *arrived, atomic_int *passed, int threads) {
+    (void)arrived;
+    (void)passed;
+    (void)threads;
+    return false;
+}
+
+#endif
 
 /* ---- products ---- */
 

@@ -1,14 +1,12 @@
-/* Rows computed one by one, and attention over the cells that a row sees: hearth's additions to ggml's CPU backend.
- * ggml-cpu.c asks these functions in five places (rows.patch); ggml_hearth_set() in ggml-cpu.h switches them.
+/* Rows computed one by one, attention over the cells that a row sees, and a barrier: hearth's additions to ggml's CPU
+ * backend. ggml-cpu.c asks these functions in six places (rows.patch); ggml_hearth_set() in ggml-cpu.h switches them.
  *
  * Threads: ggml's, inside of one operation. */
 #pragma once
 
 #include "ggml-cpu-impl.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <stdatomic.h>
 
 /* Whether a product of so many rows is to be computed row by row; 0 rows: whether any product is. */
 bool ggml_hearth_apart(int64_t rows);
@@ -22,6 +20,6 @@ bool ggml_hearth_attend(const struct ggml_compute_params *params, struct ggml_te
 /* ggml-cpu.c: a pool of one thread, at whose barrier a thread does not wait. */
 struct ggml_threadpool *ggml_hearth_pool_of_one(void);
 
-#ifdef __cplusplus
-}
-#endif
+/* A barrier for so many threads of one graph: `arrived` counts those that are there, `passed` how often all were.
+ * False, for all of them: ggml's barrier is to be used. */
+bool ggml_hearth_barrier(atomic_int *arrived, atomic_int *passed, int threads);
