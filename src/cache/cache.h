@@ -149,9 +149,9 @@ enum hearth_capture {
     HEARTH_CAPTURE_FULL, /* RAM is full of state that waits to be written: go on when some of it is */
 };
 
-/* How far apart the snapshots of a long prefill are: `least` tokens, or where snapshots are large a multiple of it, so
- * that the pages between two of them are many times as large. */
-int32_t hearth_cache_snapshot_interval(const struct hearth_cache *cache, int32_t least);
+/* How far apart the snapshots of a long prefill should be: `least` tokens, or where snapshots are large a multiple of
+ * it, so that the pages between two of them are many times as large. */
+int32_t hearth_cache_snapshot_interval(const struct hearth_caps *caps, int32_t least);
 
 /* Stores what is new of a live sequence: at most `pages` pages in this call, then snapshots. Call until DONE. The live
  * state is untouched. A sequence that is busy is stored as far as it has got. */

@@ -217,10 +217,9 @@ bool hearth_cache_stores(const struct hearth_cache *cache) {
     return cache->engine->caps.cache_ok && cache->pages.budget_bytes + cache->snapshots.budget_bytes > 0;
 }
 
-int32_t hearth_cache_snapshot_interval(const struct hearth_cache *cache, int32_t least) {
-    const struct hearth_caps *caps = &cache->engine->caps;
+int32_t hearth_cache_snapshot_interval(const struct hearth_caps *caps, int32_t least) {
     const size_t pages = (size_t)least * caps->page_bytes_per_token;
-    if (least <= 0 || !hearth_caps_has_pages(caps) || has_window(cache)) {
+    if (least <= 0 || !hearth_caps_has_pages(caps) || caps->window_tokens > 0) {
         return least;
     }
     const size_t times = (INTERVAL_TIMES * caps->snapshot_bytes + pages - 1) / pages;

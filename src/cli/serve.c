@@ -17,6 +17,7 @@
 #include "base/infile.h"
 #include "base/prefault.h"
 #include "base/spans.h"
+#include "cache/cache.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/keys.h"
@@ -261,6 +262,11 @@ static int create_events(struct server *server, struct hearth_errmsg *msg) {
     return hearth_kv_events_create(&params, &server->events, msg);
 }
 
+static uint32_t snapshot_interval(const struct server *server) {
+    const int64_t given = server->options->snapshot_interval;
+    return given > 0 ? u32(given) : (uint32_t)hearth_cache_snapshot_interval(&server->engine->caps, 8192);
+}
+
 static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
@@ -269,7 +275,7 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);
     params.cache_share = (double)options->cache_share / 100;
-    params.snapshot_interval_tokens = u32(options->snapshot_interval);
+    params.snapshot_interval_tokens = snapshot_interval(server);
     params.backing = server->disk.backing;
     params.backing_min_tokens = u32(options->kv_min_tokens);
     params.backing_interval_tokens = u32(options->kv_interval_tokens);
@@ -487,7 +493,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.ui = strcmp(options->ui, "off") != 0;
     params.keep_requests = (size_t)options->keep_requests;
     params.keep_texts = options->keep_texts;
-    params.snapshot_interval = (uint32_t)options->snapshot_interval;
+    params.snapshot_interval = snapshot_interval(server);
     params.cache_bytes = server->cache_bytes;
     params.page_tokens = (int32_t)server->options->page_tokens;
     fill_chat(server, &params);

@@ -131,7 +131,7 @@ static bool compute_to(const struct hearth_replay_lane *lane, int32_t end, enum 
 bool hearth_replay_compute(const struct hearth_replay_lane *lane, const struct hearth_trace_request *request,
                            int32_t divergence) {
     int32_t marks[3] = {request->head_blocks, divergence, request->blocks};
-    const int32_t every = hearth_cache_snapshot_interval(lane->cache, lane->interval_blocks);
+    const int32_t every = hearth_cache_snapshot_interval(&lane->hollow->base.caps, lane->interval_blocks);
     bool ok = true;
     while (ok && (int32_t)lane->live->tokens.n < request->blocks) {
         int32_t at = (int32_t)lane->live->tokens.n, next = (at / every + 1) * every;

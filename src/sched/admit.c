@@ -166,7 +166,7 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++) {
         marks[n++] = task->marks[i];
     }
-    int32_t every = hearth_cache_snapshot_interval(service->cache, (int32_t)service->params.snapshot_interval_tokens);
+    int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     for (int64_t at = every > 0 ? ((int64_t)resumed / every + 1) * every : INT64_MAX;
          at < (int64_t)task->tokens.n && n < HEARTH_MARKS_MAX; at += every) {
         marks[n++] = (int32_t)at;

@@ -39,7 +39,7 @@ static const struct row rows[] = {
     {"{\"messages\"[1]}", 0},
     {"", 0},
     {"{", 0},
-    {"{\"messages\":[\"\\ud800\"]}", 0},
+    {"{\"messages\":[\"\\ud800\"]}", 1},
 };
 
 static const struct hearth_digest salt = {1, 2};
@@ -48,7 +48,7 @@ static void assert_same(const char *text, size_t items) {
     struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
     struct hearth_body body = {0};
     json_t *rest = hearth_body_parse_new(message_cache, salt, text, strlen(text), &body);
-    json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
+    json_t *whole = hearth_json_parse(text, strlen(text), JSON_ALLOW_NUL, NULL);
     assert_true(rest == NULL || whole != NULL); /* what is told apart is JSON */
     assert_int_equal(body.count, items);
     if (rest != NULL) {
@@ -87,7 +87,7 @@ static void damage_is_the_parsers(void **state) {
         struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
         struct hearth_body body = {0};
         json_t *rest = hearth_body_parse_new(message_cache, salt, text, len, &body);
-        json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
+        json_t *whole = hearth_json_parse(text, strlen(text), JSON_ALLOW_NUL, NULL);
         if (rest != NULL && whole == NULL) {
             fail_msg("%s", text);
         }
