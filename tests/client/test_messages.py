@@ -203,8 +203,9 @@ def test_structured_output(claude_client, model):
         name: str
         ticket: typing.Literal["adult", "child"]
 
-    parsed = claude_client.messages.parse(model=model, max_tokens=100, output_format=Visitor, extra_body={"temperature": 0},
-                                          messages=[{"role": "user", "content": "Ada is 34 years old."}])
+    parsed = claude_client.messages.parse(model=model, max_tokens=100, output_format=Visitor,
+                                          messages=[{"role": "user", "content": "Ada is 34 years old."}],
+                                          extra_body={"temperature": 0})
     assert isinstance(parsed.parsed_output, Visitor)
 
 
