@@ -4,10 +4,10 @@
  * Files are checked, not opened: some are pipes, whose content can be read only once. */
 #include "cli/serve_internal.h"
 
+#include "base/folder.h"
 #include "base/health.h"
 #include "cli/options_internal.h"
 #include "console/places.h"
-#include "tier/directory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +62,7 @@ static bool make_parent(const char *path) {
     bool ok = copy != NULL;
     if (slash && slash != copy) {
         *slash = '\0';
-        ok = hearth_directory_make_path(copy) == HEARTH_OK;
+        ok = hearth_folder_make(copy) == HEARTH_OK;
     }
     const int saved = errno;
     free(copy);

@@ -21,9 +21,9 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/folder.h"
 #include "base/health.h"
 #include "base/log.h"
-#include "tier/directory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -480,7 +480,7 @@ static int make_directory(const char *path) {
     int err = copy == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
     if (slash != NULL && slash != copy) {
         *slash = '\0';
-        err = hearth_directory_make_path(copy);
+        err = hearth_folder_make(copy);
     }
     int saved = errno;
     free(copy);

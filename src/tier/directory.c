@@ -12,6 +12,7 @@
 #include "tier/directory_internal.h"
 
 #include "base/assert.h"
+#include "base/folder.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -24,38 +25,6 @@
 #include <unistd.h>
 
 /* ---- opening ---- */
-
-int hearth_directory_make_path(const char *path) {
-    char *copy = strdup(path);
-    if (!copy) {
-        errno = ENOMEM;
-        return HEARTH_ERR_IO;
-    }
-    int err = HEARTH_OK, above = 0;
-    for (char *end = copy + 1; err == HEARTH_OK; end++) {
-        if (*end != '/' && *end != '\0') {
-            continue;
-        }
-        const char was = *end;
-        *end = '\0';
-        if (mkdir(copy, 0700) == 0) {
-            err = chmod(copy, 0700) == 0 ? HEARTH_OK : HEARTH_ERR_IO;
-        } else if (errno != EEXIST && was == '\0') {
-            err = HEARTH_ERR_IO; /* further up, only the last one tells: it may be there without rights to look */
-            errno = errno == ENOENT && above != 0 ? above : errno; /* why what is above it was not made */
-        } else if (errno != EEXIST) {
-            above = above != 0 ? above : errno;
-        }
-        *end = was;
-        if (was == '\0') {
-            break;
-        }
-    }
-    const int saved = errno;
-    free(copy);
-    errno = saved;
-    return err;
-}
 
 /* Whether a directory with rights for others may lose them: it is empty, or was hearth's before. */
 static bool is_ours(struct hearth_directory *directory) {
@@ -133,7 +102,7 @@ int hearth_directory_open(const char *path, bool create, struct hearth_directory
     *directory = (struct hearth_directory){.fd = -1, .users_fd = -1, .path = copy};
     HEARTH_ASSERT(pthread_mutex_init(&directory->mutex, NULL) == 0);
     int err = HEARTH_OK;
-    if (create && hearth_directory_make_path(path) != HEARTH_OK) {
+    if (create && hearth_folder_make(path) != HEARTH_OK) {
         err = hearth_fail(msg, HEARTH_ERR_IO, "cannot make %s: %s", path, strerror(errno));
     } else if ((directory->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
         const bool absent = errno == ENOENT;

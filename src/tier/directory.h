@@ -33,8 +33,6 @@ struct hearth_directory;
 int hearth_directory_open(const char *path, bool create, struct hearth_directory **out, struct hearth_errmsg *msg);
 void hearth_directory_close(struct hearth_directory *directory); /* NULL is allowed */
 const char *hearth_directory_path(const struct hearth_directory *directory);
-/* Any directory: makes it with those above it, the user's own (0700). Errors: IO with errno. */
-int hearth_directory_make_path(const char *path);
 
 /* ---- models ---- */
 

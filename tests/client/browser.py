@@ -106,9 +106,12 @@ class Browser:
         return told["result"].get("value")
 
     def wait(self, expression, seconds=30):
+        """Until the expression is true, also where the page is loaded meanwhile: what waited in it is gone then."""
         try:
             return self.run(WAIT % (seconds * 1000, expression))
         except AssertionError as error:
+            if "navigated" in str(error):
+                return self.wait(expression, seconds)
             shown = self.run("document.body.innerText")
             raise AssertionError(f"never true: {expression}\nconsole: {self.trouble}\n{shown[:3000]}") from error
 

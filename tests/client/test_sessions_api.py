@@ -6,7 +6,6 @@ Where a conversation goes on by its name, exactly what is new is computed.
 
 import json
 import os
-import threading
 
 import openai
 import pytest
@@ -358,13 +357,13 @@ def test_where_its_state_is(tmp_path):
     for path in state_files(tmp_path / "kv"):
         os.unlink(path)
     with serve_sessions("sim", tmp_path, "-np", "1") as server:
-        busy = threading.Thread(target=say, args=(server, "chat", "busy", "Tell me all."), kwargs={"max_tokens": 200})
-        busy.start()
-        wait_until(lambda: server.client.metrics()["hearth_lanes_busy"] == 1, "the lane is busy")
-        told = state(server)
-        assert told["computed"] > told["tokens"] * 0.9 and told["prefill_ms"] > 0
-        assert busy.is_alive()
-        busy.join()
+        with sdk(server).chat.completions.create(
+                model="any", messages=[{"role": "user", "content": "Tell me all."}], max_tokens=4000, stream=True,
+                extra_body={"ignore_eos": True}) as busy:
+            next(iter(busy))
+            told = state(server)
+            assert told["computed"] > told["tokens"] * 0.9 and told["prefill_ms"] > 0
+            assert server.client.metrics()["hearth_lanes_busy"] == 1
 
 
 def test_no_tokens_is_a_warm_up(running):
