@@ -117,13 +117,21 @@ def test_what_the_disk_has_is_told_at_the_start(tmp_path):
 
 def test_dynamo_finds_the_longest_match(tmp_path):
     """NVIDIA Dynamo's own indexer says how much of a prompt this server has."""
-    port, talk = servers.free_port(), Talk("dynamo", system_words=120)
+    talk = Talk("dynamo", system_words=120)
     with publisher() as (running, endpoint, _), open(tmp_path / "log", "w", encoding="utf-8") as log:
-        indexer = subprocess.Popen([python(), "-m", "dynamo.indexer", "--block-size", str(BLOCK), "--port", str(port),
-                                    "--model-name", "m", "--workers", f"1={endpoint}"], stdout=log, stderr=log,
-                                   preexec_fn=servers._die_with_parent)
+        def start():
+            return subprocess.Popen([python(), "-m", "dynamo.indexer", "--block-size", str(BLOCK), "--port", str(port),
+                                     "--model-name", "m", "--workers", f"1={endpoint}"], stdout=log, stderr=log,
+                                    preexec_fn=servers._die_with_parent)
+
+        port = servers.free_port()
+        indexer = start()
         try:
             def listens():
+                nonlocal port, indexer
+                if indexer.poll() is not None:  # another program was faster to take the port
+                    port = servers.free_port()
+                    indexer = start()
                 with contextlib.suppress(httpx.HTTPError):
                     return httpx.get(f"http://127.0.0.1:{port}/workers").json()[0]["listeners"]["0"]["status"] == "active"
 
