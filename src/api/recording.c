@@ -9,8 +9,8 @@
  * whole block of 64 tokens (?block=N: of so many, a power of two) of the prompt and of the reply, as far as its
  * sequence held it, of all tokens up to its end, so that two prompts have a digest in common exactly when they begin
  * alike up to there. Where there are keys, `key` stands for the request's. The first line says what the server keeps
- * its state in. The chain begins with the server's secret, the stream's time and the key's salt: who does not have
- * these cannot try texts, and prompts of two keys have nothing in common, as their states have not.
+ * its state in. The chain begins with the server's secret, the stream's time and the key's salt: without
+ * these no text can be tried, and prompts of two keys have nothing in common, as their states have not.
  *
  * Nothing is kept, nor computed while no stream is open. Bounds: STREAMS_MAX streams; one whose reader leaves more than
  * UNREAD_MAX bytes is ended. A key that is taken away ends its streams within a second. */

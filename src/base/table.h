@@ -33,7 +33,7 @@ struct hearth_link *hearth_table_find(const struct hearth_table *table, struct h
 /* The next older member of the same key, or NULL. */
 struct hearth_link *hearth_table_next(const struct hearth_link *link);
 
-/* A table of names alone, whose members are the table's: a name counts as often as it was added. */
+/* A table of names alone. It owns its members; a name counts as often as it was added. */
 
 /* False: out of memory. */
 bool hearth_table_add_name(struct hearth_table *table, struct hearth_digest name);

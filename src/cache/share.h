@@ -6,8 +6,8 @@
  *
  * Room for an owner is made of what others hold above their share, and of its own; an owner that holds `most` makes it
  * of its own alone. One that holds less than its share takes what another holds above its own, whatever that is worth
- * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: what nobody else wants
- * may be held by one.
+ * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: one owner may hold all
+ * that no other owner wants.
  *
  * Threads: the cache's. */
 #ifndef HEARTH_CACHE_SHARE_H
@@ -35,7 +35,7 @@ struct hearth_shares {
 bool hearth_shares_init(struct hearth_shares *shares, double part);
 void hearth_shares_finish(struct hearth_shares *shares);
 
-/* The owner with this id; 0, which is nobody's, when memory is short or there are very many. */
+/* The owner with this id; 0, which is no key's, when memory is short or there are very many. */
 uint16_t hearth_share_find(struct hearth_shares *shares, uint64_t id);
 /* A request of the owner comes: divides the budget anew. */
 void hearth_share_ask(struct hearth_shares *shares, uint16_t owner, size_t budget_bytes, int64_t now_us);
