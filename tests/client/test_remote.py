@@ -242,25 +242,29 @@ def test_a_store_that_talks_nonsense(nonsense, told):
 @pytest.mark.long
 def test_a_store_that_is_lost_while_writing_is_tried_again():
     """The store refuses to write; the one put that tries it again is lost with its connection: another one follows."""
-    sets = []
+    told, sets, later = threading.Event(), [], []
 
     def answer(words):
         if words[0] != b"SET":
             return empty(words)
-        sets.append(words)
-        return b"-OOM full\r\n" if len(sets) == 1 else None if len(sets) == 2 else b"+OK\r\n"
+        if not told.is_set():  # several are on their way at once
+            sets.append(words)
+            return b"-OOM full\r\n"
+        later.append(words)
+        return None if len(later) == 1 else b"+OK\r\n"
 
     with FakeStore(answer) as store, serve("--engine", "sim", "-c", "8192", "--kv-remote", store.url) as running:
         numbers = iter(range(1000))
 
-        def asked(n):
+        def asked(puts, n):
             served(running, Talk(f"tried {next(numbers)}", system_words=600))
-            return len(sets) >= n
+            return len(puts) >= n
 
-        wait_until(lambda: asked(1), "it is written to")
+        wait_until(lambda: asked(sets, 1), "it is written to")
         wait_until(lambda: "takes no new state" in reasons(running).get("kv_remote", ""), "it refuses")
-        wait_until(lambda: asked(2), "it is tried again", 60)
-        wait_until(lambda: asked(3), "it is tried once more", 60)
+        told.set()
+        wait_until(lambda: asked(later, 1), "it is tried again", 60)
+        wait_until(lambda: asked(later, 2), "it is tried once more", 60)
         wait_until(lambda: remote(running)["state"] == "ok", "it is well", 60)
 
 
