@@ -12,10 +12,10 @@
  * under way is freed. Threads: but for stats and wake, the one that drives the engine. */
 #include "tier/layered.h"
 
-#include "base/clock.h"
+#include "tier/news.h"
+
 #include "base/table.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { NEAR, FAR, TIERS };
@@ -37,11 +37,7 @@ struct layered {
     struct hearth_backing backing; /* first */
     struct hearth_backing *tiers[TIERS];
     struct hearth_table items;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t came;
-    bool news;
-    void (*wake)(void *user);
-    void *wake_user;
+    struct hearth_news news;
 };
 
 static struct layered *layered_of(struct hearth_backing *backing) {
@@ -266,9 +262,7 @@ static bool passes(struct layered *layered, int tier, struct hearth_backing_even
 
 static bool layered_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
     struct layered *layered = layered_of(backing);
-    (void)pthread_mutex_lock(&layered->lock);
-    layered->news = false;
-    (void)pthread_mutex_unlock(&layered->lock);
+    hearth_news_clear(&layered->news);
     for (int i = 0; i < TIERS; i++) {
         while (layered->tiers[i]->ops->poll(layered->tiers[i], event)) {
             if (passes(layered, i, event)) {
@@ -282,39 +276,12 @@ static bool layered_poll(struct hearth_backing *backing, struct hearth_backing_e
 
 /* ---- waiting ---- */
 
-/* A tier has something to tell: any thread. */
-static void on_wake(void *user) {
-    struct layered *layered = user;
-    (void)pthread_mutex_lock(&layered->lock);
-    layered->news = true;
-    (void)pthread_cond_signal(&layered->came);
-    if (layered->wake) {
-        layered->wake(layered->wake_user);
-    }
-    (void)pthread_mutex_unlock(&layered->lock);
-}
-
 static bool layered_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    struct layered *layered = layered_of(backing);
-    const int64_t until_us = hearth_clock_us() + timeout_us;
-    (void)pthread_mutex_lock(&layered->lock);
-    while (!layered->news && hearth_clock_cond_wait(&layered->came, &layered->lock, until_us)) {
-        continue;
-    }
-    const bool news = layered->news;
-    (void)pthread_mutex_unlock(&layered->lock);
-    return news;
+    return hearth_news_wait(&layered_of(backing)->news, timeout_us);
 }
 
 static void layered_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
-    struct layered *layered = layered_of(backing);
-    (void)pthread_mutex_lock(&layered->lock);
-    layered->wake = wake;
-    layered->wake_user = user;
-    if (wake && layered->news) {
-        wake(user);
-    }
-    (void)pthread_mutex_unlock(&layered->lock);
+    hearth_news_set_wake(&layered_of(backing)->news, wake, user);
 }
 
 static void layered_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
@@ -335,8 +302,7 @@ static void layered_destroy(struct hearth_backing *backing) {
         free(link);
     }
     hearth_table_finish(&layered->items);
-    (void)pthread_cond_destroy(&layered->came);
-    (void)pthread_mutex_destroy(&layered->lock);
+    hearth_news_finish(&layered->news);
     free(layered);
 }
 
@@ -362,10 +328,9 @@ int hearth_layered_create(struct hearth_backing *near, struct hearth_backing *fa
     layered->backing = (struct hearth_backing){.ops = &OPS, .name = near->name, .key = near->key};
     layered->tiers[NEAR] = near;
     layered->tiers[FAR] = far;
-    (void)pthread_mutex_init(&layered->lock, NULL);
-    hearth_clock_cond_init(&layered->came);
+    hearth_news_init(&layered->news, false);
     for (int i = 0; i < TIERS; i++) {
-        layered->tiers[i]->ops->set_wake(layered->tiers[i], on_wake, layered);
+        layered->tiers[i]->ops->set_wake(layered->tiers[i], hearth_news_come, &layered->news);
     }
     *out = &layered->backing;
     return HEARTH_OK;

@@ -14,6 +14,7 @@
 #include "tier/remote_cluster.h"
 
 #include "tier/events.h"
+#include "tier/news.h"
 #include "tier/remote_list.h"
 
 #include "base/clock.h"
@@ -61,9 +62,7 @@ struct cluster {
     size_t node_n;
     int16_t slots[SLOTS]; /* -1: no node is known */
     bool stop, stale, looked;
-    bool news;
-    void (*wake)(void *user);
-    void *wake_user;
+    struct hearth_news news;
     /* the engine's */
     bool scanned; /* it was told so: nothing is told of by itself */
     struct hearth_table items;
@@ -117,17 +116,6 @@ static void on_moved(void *user) {
     (void)pthread_mutex_unlock(&cluster->lock);
 }
 
-static void on_wake(void *user) {
-    struct cluster *cluster = user;
-    (void)pthread_mutex_lock(&cluster->lock);
-    cluster->news = true;
-    (void)pthread_cond_signal(&cluster->came);
-    if (cluster->wake) {
-        cluster->wake(cluster->wake_user);
-    }
-    (void)pthread_mutex_unlock(&cluster->lock);
-}
-
 static char *url_of(const struct cluster *cluster, const char *where) {
     const size_t len = strlen(cluster->prefix) + strlen(where) + 1;
     char *url = malloc(len);
@@ -153,7 +141,7 @@ static int node_at(struct cluster *cluster, const char *where, struct hearth_err
         return -1;
     }
     free(url);
-    tier->ops->set_wake(tier, on_wake, cluster);
+    tier->ops->set_wake(tier, hearth_news_come, &cluster->news);
     (void)pthread_mutex_lock(&cluster->lock);
     struct cluster_node *node = &cluster->nodes[cluster->node_n];
     (void)snprintf(node->where, sizeof node->where, "%s", where);
@@ -435,9 +423,7 @@ static bool take_sought(struct cluster *cluster, struct hearth_backing_event *ev
 
 static bool cluster_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
     struct cluster *cluster = cluster_of(backing);
-    (void)pthread_mutex_lock(&cluster->lock);
-    cluster->news = false;
-    (void)pthread_mutex_unlock(&cluster->lock);
+    hearth_news_clear(&cluster->news);
     if (!cluster->scanned) {
         cluster->scanned = true;
         *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED};
@@ -457,26 +443,11 @@ static bool cluster_poll(struct hearth_backing *backing, struct hearth_backing_e
 }
 
 static bool cluster_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    struct cluster *cluster = cluster_of(backing);
-    const int64_t until_us = hearth_clock_us() + timeout_us;
-    (void)pthread_mutex_lock(&cluster->lock);
-    while (!cluster->news && hearth_clock_cond_wait(&cluster->came, &cluster->lock, until_us)) {
-        continue;
-    }
-    const bool news = cluster->news;
-    (void)pthread_mutex_unlock(&cluster->lock);
-    return news;
+    return hearth_news_wait(&cluster_of(backing)->news, timeout_us);
 }
 
 static void cluster_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
-    struct cluster *cluster = cluster_of(backing);
-    (void)pthread_mutex_lock(&cluster->lock);
-    cluster->wake = wake;
-    cluster->wake_user = user;
-    if (wake && cluster->news) {
-        wake(user);
-    }
-    (void)pthread_mutex_unlock(&cluster->lock);
+    hearth_news_set_wake(&cluster_of(backing)->news, wake, user);
 }
 
 static void cluster_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
@@ -523,6 +494,7 @@ static void cluster_destroy(struct hearth_backing *backing) {
     forget_hosts(cluster);
     free(cluster->key_file);
     free(cluster->ca_file);
+    hearth_news_finish(&cluster->news);
     (void)pthread_cond_destroy(&cluster->came);
     (void)pthread_cond_destroy(&cluster->told);
     (void)pthread_mutex_destroy(&cluster->lock);
@@ -638,7 +610,7 @@ int hearth_remote_cluster_create(const struct hearth_remote_params *params, stru
     cluster->params.moved = on_moved;
     cluster->params.user = cluster;
     cluster->seeks_end = &cluster->seeks;
-    cluster->news = true;
+    hearth_news_init(&cluster->news, true);
     memset(cluster->slots, 0xff, sizeof cluster->slots);
     (void)pthread_mutex_init(&cluster->lock, NULL);
     hearth_clock_cond_init(&cluster->came);
