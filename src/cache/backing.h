@@ -8,7 +8,7 @@
  *
  *     backing.c          the books: copies, duplicates, reading, use
  *     backing_write.c    what is put
- *     arrive.c           a place in the tree for what the tier found
+ *     backing_found.c           a place in the tree for what the tier found
  *     seek.c             what the tier is asked
  *     backing_events.c   what the tier tells */
 #ifndef HEARTH_CACHE_BACKING_H
@@ -88,7 +88,7 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
 void hearth_copy_put_page(struct hearth_cache *cache, struct hearth_page *page);
 void hearth_copy_put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* ---- arrive.c ---- */
+/* ---- backing_found.c ---- */
 
 /* Gives an item its place in the tree, or keeps it until there is one. Takes the record. */
 void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits, bool remote);

@@ -1,7 +1,7 @@
 /* Events of the backing tier. Each is about the item with that name in the table; one about a name that is not there is
  * about an item that went in the meantime, and is ignored.
  *
- *     FOUND      an item without a place gets one (cache/arrive.c)
+ *     FOUND      an item without a place gets one (cache/backing_found.c)
  *     WRITTEN    WRITING -> THERE: the blob may be evicted
  *     DROPPED    WRITING -> NONE: it is put again after the next capture
  *     READ       the bytes become the blob, if RAM has room; without bytes as LOST

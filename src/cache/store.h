@@ -35,8 +35,9 @@ struct hearth_cache {
     struct hearth_ram *ram;
     struct hearth_backing *backing; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
-    struct hearth_table copies;     /* what is in the backing tier, or on its way there, by name */
-    struct hearth_table orphans;    /* what the backing tier has and the tree has no place for yet (cache/arrive.c) */
+    struct hearth_table copies; /* what is in the backing tier, or on its way there, by name */
+    struct hearth_table
+        orphans; /* what the backing tier has and the tree has no place for yet (cache/backing_found.c) */
     struct hearth_table duplicates; /* what the backing tier has besides (cache/backing.c) */
     size_t writing;                 /* copies on their way */
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
