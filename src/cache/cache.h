@@ -17,7 +17,7 @@
 #define HEARTH_CACHE_CACHE_H
 
 #include "cache/live.h"
-#include "cache/missing.h"
+#include "cache/shortfall.h"
 #include "cache/plan.h"
 #include "cache/policy.h"
 #include "engine/engine.h"
@@ -168,8 +168,8 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
 
 /* Why a plan's prompt has to compute again what was there: how much room would have kept it. Before it is restored.
  * `*missing` has the budget in any case. */
-void hearth_cache_missing(const struct hearth_cache *cache, const struct hearth_plan *plan,
-                          const struct hearth_cache_prompt *prompt, struct hearth_missing *missing);
+void hearth_cache_shortfall(const struct hearth_cache *cache, const struct hearth_plan *plan,
+                            const struct hearth_cache_prompt *prompt, struct hearth_shortfall *missing);
 
 /* A request comes for state of this salt, which is of this owner: an API key, say, with one or several salts. Owners
  * share RAM (cache/share.h); what was never owned has the owner 0. */

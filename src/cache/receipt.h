@@ -2,7 +2,7 @@
 #ifndef HEARTH_CACHE_RECEIPT_H
 #define HEARTH_CACHE_RECEIPT_H
 
-#include "cache/missing.h"
+#include "cache/shortfall.h"
 
 #include <stdint.h>
 
@@ -62,8 +62,8 @@ struct hearth_receipt {
     int64_t queue_us;                   /* without a lane, before the first token: the waits until then together */
     int64_t wait_us[HEARTH_WAIT_COUNT]; /* without a lane, until the end */
     uint32_t behind;                    /* requests that ran when it came, or got their first lane before it */
-    uint32_t cells_needed;         /* that it and those on lanes had together when it lacked some; 0: it never did */
-    struct hearth_missing missing; /* EVICTED */
+    uint32_t cells_needed;           /* that it and those on lanes had together when it lacked some; 0: it never did */
+    struct hearth_shortfall missing; /* EVICTED */
     int64_t plan_us;
     int64_t restore_us;
     int64_t prefill_us;

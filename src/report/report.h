@@ -80,7 +80,7 @@ struct hearth_report {
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
     uint64_t token_bytes;                              /* state of one token */
-    struct hearth_missing missing;                     /* EVICTED */
+    struct hearth_shortfall missing;                   /* EVICTED */
     uint64_t disk_bytes;                               /* that state may take on disk; 0: there is none */
     uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */
 };

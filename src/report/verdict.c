@@ -423,7 +423,7 @@ static unsigned long long mib_up(uint64_t bytes) {
 
 /* How much room would have kept it. */
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
-    const struct hearth_missing *missing = &report->missing;
+    const struct hearth_shortfall *missing = &report->missing;
     if (missing->ram == 0) {
         return;
     }

@@ -487,7 +487,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         }
         hearth_step_pending(service->step, plan->target, false);
         if (!task->admitted) {
-            hearth_cache_missing(service->cache, plan, &prompt, &task->receipt.missing);
+            hearth_cache_shortfall(service->cache, plan, &prompt, &task->receipt.missing);
         }
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;

@@ -6,7 +6,7 @@
  *
  * Linear in what is stored: for a prompt that has lost something, which takes far longer to compute. */
 #include "cache/ghost.h"
-#include "cache/missing.h"
+#include "cache/shortfall.h"
 #include "cache/store.h"
 
 struct lost_bytes {
@@ -50,13 +50,13 @@ static uint64_t whole_budget(const struct hearth_cache *cache, struct lost_bytes
            (16 * more_pages > more_snapshots / 15 * 16 ? 16 * more_pages : more_snapshots / 15 * 16);
 }
 
-void hearth_cache_missing(const struct hearth_cache *cache, const struct hearth_plan *plan,
-                          const struct hearth_cache_prompt *prompt, struct hearth_missing *missing) {
+void hearth_cache_shortfall(const struct hearth_cache *cache, const struct hearth_plan *plan,
+                            const struct hearth_cache_prompt *prompt, struct hearth_shortfall *missing) {
     const struct hearth_path *path = &plan->path;
     const struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : path->root;
     const int32_t usable = hearth_cache_store_usable(cache, path);
     uint64_t since = UINT64_MAX;
-    *missing = (struct hearth_missing){.budget = cache->pages.budget_bytes + cache->snapshots.budget_bytes};
+    *missing = (struct hearth_shortfall){.budget = cache->pages.budget_bytes + cache->snapshots.budget_bytes};
     if (plan->reason != HEARTH_REASON_EVICTED || !last) {
         return;
     }
