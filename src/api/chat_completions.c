@@ -148,7 +148,7 @@ static const struct hearth_choices_form chat_form = {
     .logprobs = chat_logprobs,
 };
 
-/* ---- the road ---- */
+/* ---- phases ---- */
 
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                   struct hearth_api_error *error) {
@@ -161,9 +161,9 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
 }
 
 bool hearth_api_chat_completions_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = &chat_form.dialect};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }
 
 static bool parse_to_count(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
@@ -180,9 +180,9 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
 
 /* The exact length of a chat's prompt, whether it fits or not. */
 bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse_to_count, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }
 
 static bool parse_to_print(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
@@ -206,7 +206,7 @@ static json_t *print_prompt(const struct hearth_job *job, struct hearth_api_erro
 }
 
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse_to_print, .resolve = hearth_api_chat_resolve, .answer = print_prompt};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }

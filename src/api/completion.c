@@ -146,9 +146,9 @@ static bool parse_completion(const struct hearth_job *job, const json_t *body, s
 }
 
 bool hearth_completion_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse_completion, .render = hearth_completions_render, .dialect = &native_dialect};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }
 
 /* ---- infill ---- */
@@ -292,7 +292,7 @@ static bool render_infill(const struct hearth_job *job, struct hearth_api_render
 }
 
 bool hearth_infill_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse_infill, .render = render_infill, .dialect = &native_dialect};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }

@@ -224,7 +224,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
 }
 
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .parse = parse, .render = hearth_completions_render, .dialect = &text_form.dialect};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }

@@ -169,7 +169,7 @@ static void prepare(struct hearth_job *job) {
 
 static void destroy(struct idle_job *idle) {
     struct hearth_api *api = idle->job.api;
-    hearth_api_road_finish(&idle->job);
+    hearth_api_phases_finish(&idle->job);
     hearth_tokens_finish(&idle->before);
     free(idle);
     api->idle->running--;

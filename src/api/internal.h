@@ -5,7 +5,7 @@
  * ended and every choice has had its last event.
  *
  *     dispatch.c      create, the table of routes, dispatch   route.c           paths and queries
- *     job.h           jobs, dialects, and their printers      road.h            the phases of a request
+ *     job.h           jobs, dialects, and their printers      phases.h            the phases of a request
  *     error.c         the error object                        respond.c         answers that end an exchange
  *     json.c, fields.c  typed fields of a JSON object         ids.c             ids of turns and items
  *     keys.c          the keys that open it                   salt.c            the requests that share state

@@ -7,7 +7,7 @@
 #ifndef HEARTH_API_JOB_H
 #define HEARTH_API_JOB_H
 
-#include "api/road.h"
+#include "api/phases.h"
 #include "session/store.h"
 
 #define HEARTH_DEADLINE_HEADERS 2
@@ -126,7 +126,7 @@ struct hearth_job {
     void *dialect_state;
     int64_t prepare_start_us, prepare_us;
     struct hearth_body parts;        /* the messages of the body, where they were told apart */
-    struct hearth_api_parsed parsed; /* road.h's three, each const for the phases behind it */
+    struct hearth_api_parsed parsed; /* phases.h's three, each const for the phases behind it */
     struct hearth_api_resolved resolved;
     struct hearth_api_rendered rendered;
     atomic_bool detached; /* goes on without a client */

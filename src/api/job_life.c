@@ -72,7 +72,7 @@ static void job_destroy(struct hearth_job *job) {
     if (job->dialect_state != NULL) {
         job->dialect->destroy(job->dialect_state);
     }
-    hearth_api_road_finish(job);
+    hearth_api_phases_finish(job);
     free(job->path);
     free(job->query);
     free(job->session_header);

@@ -11,7 +11,7 @@
  *
  * Invariants. A description depends on the tool's value and on the messages before it, never on which tools the request
  * may call. `loaded` and `removed` are the state behind the last message that was read; no name is in both. */
-#include "api/road.h"
+#include "api/phases.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -120,7 +120,7 @@ static void finish(struct hearth_job *job) {
         job->dialect->destroy(job->dialect_state);
     }
     hearth_body_finish(&job->parts);
-    hearth_api_road_finish(job);
+    hearth_api_phases_finish(job);
     hearth_buf_finish(&job->response);
     hearth_buf_finish(&job->body);
 }

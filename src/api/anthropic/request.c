@@ -234,7 +234,7 @@ static bool lookup(const struct hearth_job *job, const json_t *body, struct hear
                       : hearth_anthropic_fail_at(&reading, "thread.previous_message_id", "Field required");
 }
 
-/* ---- the road ---- */
+/* ---- phases ---- */
 
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                   struct hearth_api_error *error) {
@@ -271,11 +271,11 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
 }
 
 bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {.lookup = lookup,
-                                                .parse = parse,
-                                                .resolve = resolve,
-                                                .render = hearth_api_chat_render,
-                                                .dialect = &hearth_anthropic_dialect};
+    static const struct hearth_api_phases phases = {.lookup = lookup,
+                                                    .parse = parse,
+                                                    .resolve = resolve,
+                                                    .render = hearth_api_chat_render,
+                                                    .dialect = &hearth_anthropic_dialect};
     struct hearth_anthropic_reading reading = {.job = job, .error = &job->error};
     if (!check_max_tokens(&reading, body)) {
         return false;
@@ -285,7 +285,7 @@ bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *bod
     if (job->dialect_state == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (hearth_api_road_walk(job, &road, body)) {
+    if (hearth_api_phases_run(job, &phases, body)) {
         return true;
     }
     if (job->error.ctx_tokens > 0) {
@@ -303,7 +303,7 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
 
 /* The exact length, whether it fits or not. */
 bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {
+    static const struct hearth_api_phases phases = {
         .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
-    return hearth_api_road_walk(job, &road, body);
+    return hearth_api_phases_run(job, &phases, body);
 }

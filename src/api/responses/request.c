@@ -369,7 +369,7 @@ static bool make_echo(const struct hearth_api *api, const json_t *body, const st
     return ok;
 }
 
-/* ---- the road ---- */
+/* ---- phases ---- */
 
 static bool lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
                    struct hearth_api_error *error) {
@@ -473,7 +473,7 @@ void hearth_response_destroy(void *state) {
 bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
                            bool store) {
     static const struct hearth_offers none;
-    const struct hearth_api_road road = {
+    const struct hearth_api_phases phases = {
         .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = dialect};
     struct hearth_response *response = calloc(1, sizeof *response);
     if (response == NULL) {
@@ -492,7 +492,7 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
         response->extras == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const bool made = hearth_api_road_walk(job, &road, body) ||
+    const bool made = hearth_api_phases_run(job, &phases, body) ||
                       (response->truncates && job->error.ctx_tokens > 0 && hearth_truncate_prompt(job));
     json_decref(response->items);
     response->items = NULL;

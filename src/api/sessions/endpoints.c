@@ -326,8 +326,9 @@ static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rend
 }
 
 /* Walks one of these roads. */
-static bool walk(struct hearth_job *job, const struct hearth_api_road *road, const char *object, const json_t *body) {
-    if (!hearth_api_road_walk(job, road, body)) {
+static bool walk(struct hearth_job *job, const struct hearth_api_phases *phases, const char *object,
+                 const json_t *body) {
+    if (!hearth_api_phases_run(job, phases, body)) {
         return false;
     }
     hearth_chat_format_unref(job->resolved.format); /* nothing is said, so there is nothing to parse */
@@ -341,12 +342,12 @@ static bool walk(struct hearth_job *job, const struct hearth_api_road *road, con
 }
 
 bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
-                                                .parse = prefetch_parse,
-                                                .resolve = prefetch_resolve,
-                                                .render = prefetch_render,
-                                                .dialect = &prefetch_dialect};
-    return walk(job, &road, "session.warm", body);
+    static const struct hearth_api_phases phases = {.lookup = prefetch_lookup,
+                                                    .parse = prefetch_parse,
+                                                    .resolve = prefetch_resolve,
+                                                    .render = prefetch_render,
+                                                    .dialect = &prefetch_dialect};
+    return walk(job, &phases, "session.warm", body);
 }
 
 /* ---- where its state is ---- */
@@ -372,10 +373,10 @@ static bool look_parse(const struct hearth_job *job, const json_t *body, struct 
 }
 
 bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_road road = {.lookup = prefetch_lookup,
-                                                .parse = look_parse,
-                                                .resolve = prefetch_resolve,
-                                                .render = prefetch_render,
-                                                .dialect = &look_dialect};
-    return walk(job, &road, "session.state", body);
+    static const struct hearth_api_phases phases = {.lookup = prefetch_lookup,
+                                                    .parse = look_parse,
+                                                    .resolve = prefetch_resolve,
+                                                    .render = prefetch_render,
+                                                    .dialect = &look_dialect};
+    return walk(job, &phases, "session.state", body);
 }

@@ -10,8 +10,8 @@
  * The first four run on a worker; the only SQL before a reply is that of lookup and resolve. Each reads what the phases
  * before it have made, which is const by then, and fills one struct of its own; none of them sees the body after parse.
  * A phase that fails has filled the error, and what it has made so far is freed with the job. */
-#ifndef HEARTH_API_ROAD_H
-#define HEARTH_API_ROAD_H
+#ifndef HEARTH_API_PHASES_H
+#define HEARTH_API_PHASES_H
 
 #include "api/internal.h"
 
@@ -68,7 +68,7 @@ typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_ap
                                   struct hearth_api_error *error);
 
 /* A dialect's way along it. */
-struct hearth_api_road {
+struct hearth_api_phases {
     hearth_api_lookup_fn *lookup; /* NULL: the body refers to nothing; resolve goes on with what it has made */
     hearth_api_parse_fn *parse;
     hearth_api_resolve_fn *resolve; /* NULL: there is no conversation */
@@ -80,9 +80,9 @@ struct hearth_api_road {
 };
 
 /* Worker: the first four phases. */
-bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *road, const json_t *body);
+bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phases *phases, const json_t *body);
 /* Frees what they have made; no choice is left then. */
-void hearth_api_road_finish(struct hearth_job *job);
+void hearth_api_phases_finish(struct hearth_job *job);
 
 /* ---- parse ---- */
 

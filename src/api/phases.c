@@ -5,15 +5,15 @@
 
 #include <stdlib.h>
 
-bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *road, const json_t *body) {
+bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phases *phases, const json_t *body) {
     struct hearth_api_error *error = &job->error;
-    if ((road->lookup != NULL && !road->lookup(job, body, &job->resolved, error)) ||
-        !road->parse(job, body, &job->parsed, error) ||
-        (road->resolve != NULL && !road->resolve(job, &job->resolved, error))) {
+    if ((phases->lookup != NULL && !phases->lookup(job, body, &job->resolved, error)) ||
+        !phases->parse(job, body, &job->parsed, error) ||
+        (phases->resolve != NULL && !phases->resolve(job, &job->resolved, error))) {
         return false;
     }
-    const bool rendered = road->render == NULL || road->render(job, &job->rendered, error);
-    if (!rendered && (road->answer == NULL || error->ctx_tokens == 0)) {
+    const bool rendered = phases->render == NULL || phases->render(job, &job->rendered, error);
+    if (!rendered && (phases->answer == NULL || error->ctx_tokens == 0)) {
         return false;
     }
     if (job->rendered.prompt_count > 0) {
@@ -21,12 +21,12 @@ bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *
     }
     json_decref(job->parsed.prompts); /* may be far more than the tokens */
     job->parsed.prompts = NULL;
-    if (road->answer == NULL) {
-        job->dialect = road->dialect;
+    if (phases->answer == NULL) {
+        job->dialect = phases->dialect;
         return true;
     }
     *error = (struct hearth_api_error){0};
-    json_t *answer = road->answer(job, error);
+    json_t *answer = phases->answer(job, error);
     return (answer == NULL && error->status != 0) ? false : hearth_job_respond(job, answer);
 }
 
@@ -62,7 +62,7 @@ static void finish_rendered(struct hearth_api *api, struct hearth_api_rendered *
     hearth_tokens_finish(&rendered->script);
 }
 
-void hearth_api_road_finish(struct hearth_job *job) {
+void hearth_api_phases_finish(struct hearth_job *job) {
     struct hearth_api_resolved *resolved = &job->resolved;
     finish_rendered(job->api, &job->rendered);
     hearth_api_stored_destroy(&resolved->stored);
