@@ -13,7 +13,7 @@
  *     limits.c        a body is counted before it is read     body.c            a body, parsed as far as it is new
  *     generation.c    what a request asks of the sampler      chat_request.c    what a chat asks of its template
  *     tools.c, format.c  tools; structured output, reasoning  messages.c        JSON to messages
- *     content.c       what is no text, as a note              loading.c, recall.c  tools that come on the way
+ *     content.c       what is no text, as a note              loading.c, tool_changes.c  tools that come on the way
  *     history.c       messages to prompts                     breakpoints.c     what of a prompt is kept longer
  *     prompt.c        lengths of prompts                      template_probe.c  what the template does, tried out
  *     script.c        replies written beforehand              output_constraint.c  what a reply must look like

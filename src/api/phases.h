@@ -102,7 +102,7 @@ hearth_api_parse_fn hearth_history_read;
 hearth_api_resolve_fn hearth_api_chat_resolve;
 hearth_api_resolve_fn hearth_api_chat_begin;
 hearth_api_resolve_fn hearth_api_chat_end;
-/* recall.c: what the conversation's prompts have described before; the prompt goes on with it. */
+/* tool_changes.c: what the conversation's prompts have described before; the prompt goes on with it. */
 hearth_api_resolve_fn hearth_api_tools_recall;
 /* loading.c: after that, what the reply may call, where tool_choice has not said so, and what earlier ones may have
  * called. False: out of memory. */
@@ -137,7 +137,7 @@ hearth_api_render_fn hearth_script_render;
 /* output_constraint.c: fills grammar, stops, printed tokens, thinking, call syntax and script of a request, borrowed
  * until it has been submitted. */
 void hearth_api_constraint_fill_request(const struct hearth_job *job, struct hearth_request *request);
-/* recall.c: there is a reply. */
+/* tool_changes.c: there is a reply. */
 void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply);
 /* history.c: a choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
