@@ -257,8 +257,8 @@ struct rendered {
     std::vector<text_range> input;
 };
 
-/* quicken.cpp: makes running a template cheaper without changing what it prints. */
-void program_quicken(jinja::program &program);
+/* optimize.cpp: makes running a template cheaper without changing what it prints. */
+void program_optimize(jinja::program &program);
 /* program.cpp: a template's output for a request. */
 rendered program_run(const struct hearth_chat &chat, const turn_list &list, const struct hearth_chat_request &request,
                      bool generation_prompt);

@@ -403,7 +403,7 @@ static void load_template(struct hearth_chat &chat, const struct hearth_chat_par
     }
     const std::string repaired = common_chat_templates_source(chat.templates.get());
     chat.jinja = std::make_unique<common_chat_template>(repaired, chat.bos, eos);
-    program_quicken(chat.jinja->prog);
+    program_optimize(chat.jinja->prog);
 }
 
 } // namespace

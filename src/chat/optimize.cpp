@@ -59,36 +59,36 @@ struct quick_member : jinja::member_expression {
     }
 };
 
-static void quicken(statement_ptr &node);
+static void optimize(statement_ptr &node);
 
-static void quicken(jinja::statements &nodes) {
+static void optimize(jinja::statements &nodes) {
     for (statement_ptr &node : nodes) {
-        quicken(node);
+        optimize(node);
     }
 }
 
 template <typename T, typename... Members> bool below(jinja::statement &node, Members... members) {
     auto *it = dynamic_cast<T *>(&node);
     if (it != nullptr) {
-        (quicken(it->*members), ...);
+        (optimize(it->*members), ...);
     }
     return it != nullptr;
 }
 
 /* What stands below a node. A member's name is no variable and stays. */
-static void quicken_below(jinja::statement &node) {
+static void optimize_below(jinja::statement &node) {
     using namespace jinja;
     auto *member = dynamic_cast<member_expression *>(&node);
     auto *object = dynamic_cast<object_literal *>(&node);
     if (member != nullptr) {
-        quicken(member->object);
+        optimize(member->object);
         if (member->computed) {
-            quicken(member->property);
+            optimize(member->property);
         }
     } else if (object != nullptr) {
         for (auto &entry : object->val) {
-            quicken(entry.first);
-            quicken(entry.second);
+            optimize(entry.first);
+            optimize(entry.second);
         }
     } else {
         below<if_statement>(node, &if_statement::test, &if_statement::body, &if_statement::alternate) ||
@@ -113,12 +113,12 @@ static void quicken_below(jinja::statement &node) {
     }
 }
 
-static void quicken(statement_ptr &node) {
+static void optimize(statement_ptr &node) {
     if (node == nullptr) {
         return;
     }
     jinja::statement &old = *node;
-    quicken_below(old);
+    optimize_below(old);
     const size_t position = old.pos;
     if (typeid(old) == typeid(jinja::identifier)) {
         node = std::make_unique<quick_identifier>(jinja::cast_stmt<jinja::identifier>(node)->val);
@@ -133,6 +133,6 @@ static void quicken(statement_ptr &node) {
 
 } // namespace
 
-void program_quicken(jinja::program &program) {
-    quicken(program.body);
+void program_optimize(jinja::program &program) {
+    optimize(program.body);
 }
