@@ -5,7 +5,7 @@
  *     template.cpp  hearth_chat: loading, rendering, marks
  *     names.cpp     which arguments a template looks at
  *     guard.cpp     texts of control tokens in a request
- *     form.cpp      histories in the form that a strict template takes
+ *     history_form.cpp      histories in the form that a strict template takes
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     tools.cpp     tools as they are printed, and as prints are read
  *     generic.cpp   tools for templates that know none

@@ -209,7 +209,7 @@ std::string call_id(const turn_list &list, const struct hearth_call &call);
 std::vector<common_chat_msg> common_messages(const turn_list &list);
 std::vector<common_chat_tool> common_tools(const json_t *tools);
 
-/* ---- forms (form.cpp) ---- */
+/* ---- forms (history_form.cpp) ---- */
 
 /* The steps of turns_of() that a form asks for, each on the list that the one before left: before tools are written out
  * and calls split, and behind that. */

@@ -2,7 +2,8 @@
  *
  * Design. A turn is a view: of the content of one message, or of a text made here and kept beside the list. The steps,
  * each on the list that the one before left: roles; results find their calls; tools written out (generic.cpp), or calls
- * one by one where the template prints one at most; and around these the form that the template asks for (form.cpp).
+ * one by one where the template prints one at most; and around these the form that the template asks for
+ * (history_form.cpp).
  *
  * Invariants. What a turn says depends on messages up to its last one only, and a later message that joins it is added
  * at its end: a longer history begins with the text of a shorter one. `first_at` is where in the content the text of

@@ -1,5 +1,5 @@
 /* Every template of llama.cpp's collection takes every history that a well-behaved client builds, and no word of it is
- * lost, whatever the template itself would refuse: see src/chat/form.cpp. */
+ * lost, whatever the template itself would refuse: see src/chat/history_form.cpp. */
 #include "chat/chat.h"
 #include "support/messages.h"
 #include "support/templates.h"
