@@ -4,7 +4,7 @@
  *
  *     template.cpp  hearth_chat: loading, rendering, marks
  *     names.cpp     which arguments a template looks at
- *     guard.cpp     texts of control tokens in a request
+ *     injection.cpp     texts of control tokens in a request
  *     history_form.cpp      histories in the form that a strict template takes
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     tools.cpp     tools as they are printed, and as prints are read
@@ -127,7 +127,7 @@ struct hearth_chat_request {
     struct hearth_digest salt; /* the tenant's: a cached format is found under the same salt only, as the time that
                                   it takes tells of it. For the format */
     const struct hearth_specials *specials; /* texts of these stay text wherever the request has them; NULL: control
-                                               tokens come of them (guard.cpp) */
+                                               tokens come of them (injection.cpp) */
 };
 
 /* ---- format: what a reply looks like ---- */

@@ -86,7 +86,7 @@ struct hearth_chat {
     bool preambles = false;             /* words in front of a call are a message of their own channel (gpt-oss) */
     bool specialised = false;           /* `common` has a parser of its own for the template */
     bool rewrites = false;              /* and prints other messages than it was given */
-    std::string seam;                   /* what stands for a guard while a template runs (guard.cpp) */
+    std::string seam;                   /* what stands for a guard while a template runs (injection.cpp) */
     std::string quoted_seam;            /* the same in JSON of nothing but ASCII */
     std::vector<std::string> cut_words; /* that the template takes out of what it prints, or cuts it at */
     std::vector<std::string> members;   /* that it asks for by their names; sorted */
@@ -272,7 +272,7 @@ bool thinking_of(const struct hearth_chat_request &request);
 /* limits.cpp: throws invalid_request when a schema would take the grammar builder too far. `where` names it. */
 void check_limits(const json_t *schema, const std::string &where);
 
-/* guard.cpp: a request in which seams stand where guards belong. Where it has no text of a special token, it is the
+/* injection.cpp: a request in which seams stand where guards belong. Where it has no text of a special token, it is the
  * original itself. */
 struct guarded_request {
     struct hearth_chat_request request;
