@@ -9,7 +9,7 @@
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     tools.cpp     tools as they are printed, and as prints are read
  *     generic.cpp   tools for templates that know none
- *     reading.cpp   what the text of a reply says so far
+ *     reply_parser.cpp   what the text of a reply says so far
  *     stream.cpp    hearth_chat_stream: a reply as it grows, in deltas
  *     grammar.cpp   JSON schemas to grammars
  *     schema*.c     which JSON schemas can be kept, and how

@@ -2,8 +2,8 @@
  *
  * Design. Parsing all of the text at each token would cost the square of its length. So the text is parsed when it has
  * grown by a thirty-second of its length, and between parses it goes straight into the message wherever the last parse
- * ended in an open end (reading.hpp): content, reasoning, a string value, or JSON arguments, up to the delimiter that
- * may close it. All together this is a constant times the length.
+ * ended in an open end (reply_parser.hpp): content, reasoning, a string value, or JSON arguments, up to the delimiter
+ * that may close it. All together this is a constant times the length.
  *
  * What has been given out is `sent_`; a delta is what a reading adds to it, and a reading that does not go on from it
  * adds nothing: what was sent stays. When the text can no longer become a reply of the format, the longest beginning
@@ -11,7 +11,7 @@
  *
  * Invariants. The deltas of each field concatenate to the field in `sent_`, which is the final message. Nothing is
  * parsed that nests too deep for the parser's recursion. No exception leaves this file. */
-#include "chat/reading.hpp"
+#include "chat/reply_parser.hpp"
 
 #include <sys/random.h>
 

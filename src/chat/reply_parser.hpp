@@ -1,6 +1,6 @@
 /* What the text of a reply says so far. Only the reply files of this room include it. */
-#ifndef HEARTH_CHAT_READING_HPP
-#define HEARTH_CHAT_READING_HPP
+#ifndef HEARTH_CHAT_REPLY_PARSER_HPP
+#define HEARTH_CHAT_REPLY_PARSER_HPP
 
 #include "chat/chat_internal.hpp"
 

@@ -7,7 +7,7 @@
  *
  * Invariants. A reader never changes once made. Texts are cut at character boundaries. Nothing is parsed that nests
  * deeper than k_max_nesting: the callers ask a nesting_guard first. */
-#include "chat/reading.hpp"
+#include "chat/reply_parser.hpp"
 
 #include <algorithm>
 #include <cctype>
