@@ -219,7 +219,7 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_
 
 /* Adds what a page or a snapshot costs, which stands for so many tokens. */
 static void look_at(const struct hearth_cache *cache, const struct hearth_cache_item *item, int32_t tokens,
-                    size_t bytes, struct hearth_cache_look *look) {
+                    size_t bytes, struct hearth_cache_location *look) {
     const bool there = item->blob != NULL;
     *(there ? &look->ram_tokens : item->copy.remote ? &look->remote_tokens : &look->disk_tokens) += tokens;
     look->read_bytes += there ? 0 : bytes;
@@ -227,12 +227,13 @@ static void look_at(const struct hearth_cache *cache, const struct hearth_cache_
                                         : hearth_costs_backing_us(&cache->costs, item->copy.remote, bytes, 1));
 }
 
-void hearth_cache_look(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                       const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_look *look) {
+void hearth_cache_locate(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                         const struct hearth_live *const *lives, size_t live_count,
+                         struct hearth_cache_location *look) {
     struct hearth_plan_input input;
     const struct hearth_caps *caps = &cache->engine->caps;
     struct hearth_plan plan = {.how = HEARTH_RESUME_FRESH};
-    *look = (struct hearth_cache_look){.live_tokens = 0};
+    *look = (struct hearth_cache_location){.live_tokens = 0};
     if (measure(cache, prompt, &cache->scratch, lives, live_count, &input)) {
         hearth_plan_look(&input, &plan);
     }

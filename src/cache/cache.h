@@ -87,15 +87,15 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_
 
 /* Where the state of a prompt is, and what it would cost to have it. Units: tokens of its beginning, by where they
  * would be taken from, and those that would be computed; bytes to be read; microseconds, as measured. */
-struct hearth_cache_look {
+struct hearth_cache_location {
     int32_t live_tokens, ram_tokens, disk_tokens, remote_tokens, computed_tokens;
     uint64_t read_bytes;
     int64_t restore_us, compute_us;
 };
 
 /* Looks at it, as hearth_cache_peek() does: that counts as no use of anything. */
-void hearth_cache_look(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                       const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_look *look);
+void hearth_cache_locate(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                         const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_location *look);
 
 /* Begins to read into RAM what the plan needs from the backing tier. False: everything is here, or RAM does not
  * hold it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */

@@ -36,7 +36,7 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     task->next = service->tasks;
     service->tasks = task;
     if (task->request.looks) {
-        hearth_task_look(service, task);
+        hearth_task_locate(service, task);
         return;
     }
     task->firsts = service->firsts;

@@ -326,10 +326,10 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
 /* Computes one batch and samples. */
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares);
 
-/* ---- look.c ---- */
+/* ---- locate.c ---- */
 
 /* Ends a request that only looks where the state of its prompt is. */
-void hearth_task_look(struct hearth_service *service, struct hearth_task *task);
+void hearth_task_locate(struct hearth_service *service, struct hearth_task *task);
 
 /* ---- forget.c ---- */
 

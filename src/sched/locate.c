@@ -2,7 +2,7 @@
  * when it is taken, between two batches: it never waits for a lane, takes none, and counts as no use of anything. */
 #include "sched/service_internal.h"
 
-void hearth_task_look(struct hearth_service *service, struct hearth_task *task) {
+void hearth_task_locate(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
     /* What comes next stands behind the whole prompt, so that all of it can be had: a token that is in no prompt. */
     if (!event || !hearth_tokens_push(&task->tokens, -1)) {
@@ -12,9 +12,9 @@ void hearth_task_look(struct hearth_service *service, struct hearth_task *task) 
     }
     const struct hearth_cache_prompt prompt = {
         .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
-    struct hearth_cache_look look;
-    hearth_cache_look(service->cache, &prompt, (const struct hearth_live *const *)service->live_list,
-                      hearth_service_lives(service), &look);
+    struct hearth_cache_location look;
+    hearth_cache_locate(service->cache, &prompt, (const struct hearth_live *const *)service->live_list,
+                        hearth_service_lives(service), &look);
     event->receipt = (struct hearth_receipt){.prompt_tokens = (uint32_t)task->prompt_tokens,
                                              .reused_live_tokens = (uint32_t)look.live_tokens,
                                              .reused_ram_tokens = (uint32_t)look.ram_tokens,
