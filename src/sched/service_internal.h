@@ -290,7 +290,7 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
 /* Ends tasks whose deadline has passed. */
 void hearth_service_expire(struct hearth_service *service);
 
-/* ---- inform.c ---- */
+/* ---- step_inputs.c ---- */
 
 /* A batch took `us`: learns speeds from it and charges the tenants. Before hearth_step_computed(). */
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
