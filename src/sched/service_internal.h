@@ -338,7 +338,7 @@ void hearth_service_forget_due(struct hearth_service *service);
 /* The service ends: what was not carried out is told. */
 void hearth_service_forget_finish(struct hearth_service *service);
 
-/* ---- watch.c ---- */
+/* ---- status.c ---- */
 
 /* Counters, lanes and queue, for other threads. */
 void hearth_service_publish(struct hearth_service *service);
