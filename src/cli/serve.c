@@ -146,7 +146,7 @@ static size_t mib(int64_t n) {
 
 static int read_keys(struct server *server, struct hearth_errmsg *msg) {
     const int err = hearth_key_list_read(server->options, &server->keys, msg);
-    return err == HEARTH_OK ? hearth_serve_doors_check(server->options, server->keys.count, msg) : err;
+    return err == HEARTH_OK ? hearth_serve_exposure_check(server->options, server->keys.count, msg) : err;
 }
 
 /* --alias, or the file's name without its ending. */
@@ -530,7 +530,7 @@ static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
                                               .pages = hearth_caps_has_pages(caps),
                                               .snapshots = hearth_caps_needs_snapshot(caps),
                                               .disk = server->disk.near != NULL,
-                                              .local = hearth_serve_doors_is_local(server->options->host),
+                                              .local = hearth_serve_exposure_is_local(server->options->host),
                                               .sessions = server->store != NULL};
     struct hearth_buf lines = {0};
     const bool ok = hearth_options_moot(server->options, &facts, &lines);
@@ -605,7 +605,7 @@ static void print_banner(const struct server *server) {
                                          .cache_bytes = server->cache_bytes,
                                          .disk_dir = server->disk.dir,
                                          .disk_bytes = disk_budget(server),
-                                         .is_local = hearth_serve_doors_is_local(options->host),
+                                         .is_local = hearth_serve_exposure_is_local(options->host),
                                          .needs_key = server->keys.count > 0,
                                          .hello = options->hello || isatty(STDOUT_FILENO) == 1};
     hearth_banner_print(&banner);

@@ -24,14 +24,14 @@ int hearth_serve_paths_sessions(const struct hearth_options *options, char **out
  * NULL. Returns `err`. */
 int hearth_serve_paths_name(const char *option, const char *path, int err, struct hearth_errmsg *msg);
 
-/* ---- serve_doors.c: which clients reach the server without a key ---- */
+/* ---- serve_exposure.c: which clients reach the server without a key ---- */
 
 /* Refuses a network address without a key (unless --insecure), every origin without a key, and words of --cors-origin
  * and --allow-host that say nothing. Errors: INVALID, with one line that says what to set. */
-int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg);
+int hearth_serve_exposure_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg);
 
 /* True when only this machine reaches what is listened on: a loopback address, a name of one, or a socket in a file. */
-bool hearth_serve_doors_is_local(const char *host);
+bool hearth_serve_exposure_is_local(const char *host);
 
 /* ---- serve_confine.c: the paths that stay open to a server ---- */
 

@@ -34,7 +34,7 @@ static int look_up(const char *host, bool *local) {
     return cause;
 }
 
-bool hearth_serve_doors_is_local(const char *host) {
+bool hearth_serve_exposure_is_local(const char *host) {
     bool local;
     (void)look_up(host, &local);
     return local;
@@ -79,7 +79,7 @@ static int check_host(const char *word, size_t len, bool keyed, struct hearth_er
                              word);
 }
 
-int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
+int hearth_serve_exposure_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
     const bool keyed = key_count > 0;
     if (!keyed && getenv("LLAMA_API_KEY")) { /* the user may believe that there is one */
         return hearth_fail(msg, HEARTH_ERR_INVALID,
