@@ -73,7 +73,7 @@ void hearth_serve_disk_close(struct hearth_serve_disk *disk);
 int hearth_serve_engine_create(const struct hearth_options *options, struct hearth_engine **out,
                                struct hearth_errmsg *msg);
 
-/* ---- serve_live.c: what a running server takes over on SIGHUP ---- */
+/* ---- serve_reload.c: what a running server takes over on SIGHUP ---- */
 
 struct hearth_serve_live {
     int argc;
