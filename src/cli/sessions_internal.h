@@ -3,9 +3,9 @@
  *     sessions.c         the command line, the database
  *     sessions_find.c    finding a session, and what is shown of it
  *     sessions_ls.c      ls, show
- *     sessions_care.c    fork, rm, restore
+ *     sessions_fork.c    fork, rm, restore
  *     sessions_save.c    backup, recover
- *     sessions_carry.c   export, import */
+ *     sessions_export.c   export, import */
 #ifndef HEARTH_CLI_SESSIONS_INTERNAL_H
 #define HEARTH_CLI_SESSIONS_INTERNAL_H
 
