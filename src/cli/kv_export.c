@@ -11,7 +11,7 @@
  * name, length and checksums have been verified. Items carry the fingerprint of their model, which decides where they
  * go. What is there already is left as it is, so importing twice is importing once. */
 #include "cli/kv_internal.h"
-#include "console/carry.h"
+#include "console/transfer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -63,7 +63,7 @@ static bool write_head(struct kv_export *export, const struct kv_conversation *c
     PUT(head, 40, conversation->leaf->record.name.hi);
     const uint64_t checksum = hearth_checksum(head, HEAD_BYTES - 8);
     PUT(head, HEAD_BYTES - 8, checksum);
-    return hearth_carry_write(export->fd, head, sizeof head);
+    return hearth_transfer_write(export->fd, head, sizeof head);
 }
 
 static bool write_section(int fd, const char *type, uint32_t flags, uint64_t bytes) {
@@ -73,7 +73,7 @@ static bool write_section(int fd, const char *type, uint32_t flags, uint64_t byt
     PUT(head, 16, bytes);
     const uint64_t checksum = hearth_checksum(head, SECTION_BYTES - 8);
     PUT(head, SECTION_BYTES - 8, checksum);
-    return hearth_carry_write(fd, head, sizeof head);
+    return hearth_transfer_write(fd, head, sizeof head);
 }
 
 /* One file, whole and verified as far as its checksums go. A status. */
@@ -97,7 +97,7 @@ static int export_item(struct kv_export *export, const struct kv_item *item) {
                info->payload_checksum) {
         status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
-               !hearth_carry_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
+               !hearth_transfer_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
         status = hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     hearth_buf_finish(&bytes);
@@ -111,7 +111,7 @@ static int export_all(struct kv_export *export, const struct kv_view *view,
                       const struct kv_conversation *conversation) {
     const char *about = view->models[conversation->model].about;
     if (!write_head(export, conversation) || !write_section(export->fd, "about", 0, strlen(about)) ||
-        !hearth_carry_write(export->fd, about, strlen(about))) {
+        !hearth_transfer_write(export->fd, about, strlen(about))) {
         return hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     for (size_t i = 0; i < export->list.n; i++) {
@@ -126,15 +126,15 @@ static int export_all(struct kv_export *export, const struct kv_view *view,
 
 static int export_to(struct kv_export *export, const char *path, const struct kv_view *view,
                      const struct kv_conversation *conversation) {
-    struct hearth_carry_out file;
-    if (hearth_carry_is_stream(path) && isatty(STDOUT_FILENO) == 1) {
+    struct hearth_transfer_out file;
+    if (hearth_transfer_is_stream(path) && isatty(STDOUT_FILENO) == 1) {
         return hearth_complain(1, "that is no text for a terminal: name a file");
     }
-    if (hearth_carry_create(path, &file) != 0) {
+    if (hearth_transfer_create(path, &file) != 0) {
         return 1;
     }
     export->fd = file.fd;
-    return hearth_carry_finish(&file, export_all(export, view, conversation));
+    return hearth_transfer_finish(&file, export_all(export, view, conversation));
 }
 
 /* Says what was exported, beside the export itself. */
@@ -181,7 +181,7 @@ int hearth_kv_export(struct kv *kv) {
 
 struct kv_import {
     struct kv *kv;
-    struct hearth_carry_in in;
+    struct hearth_transfer_in in;
     char about[256];
     uint64_t total_bytes;
     uint64_t fresh, fresh_bytes, known, damaged, sealed, skipped; /* items; skipped: of another version */
@@ -202,7 +202,7 @@ static bool skip(struct kv_import *import, uint64_t bytes) {
     uint8_t chunk[65536];
     while (bytes > 0) {
         const size_t n = bytes < sizeof chunk ? (size_t)bytes : sizeof chunk;
-        if (!hearth_carry_read(&import->in, chunk, n)) {
+        if (!hearth_transfer_read(&import->in, chunk, n)) {
             stop_reading(import);
             return false;
         }
@@ -212,7 +212,7 @@ static bool skip(struct kv_import *import, uint64_t bytes) {
 }
 
 static bool read_into(struct kv_import *import, struct hearth_buf *buf, uint64_t len) {
-    if (!hearth_carry_append(&import->in, buf, len, false)) {
+    if (!hearth_transfer_append(&import->in, buf, len, false)) {
         stop_reading(import);
         return false;
     }
@@ -253,8 +253,8 @@ static bool publish(struct kv_import *import, const struct hearth_file_id *id, c
         stop(import, strerror(errno));
         return false;
     }
-    bool ok = hearth_carry_write(draft.fd, header->data, header->len) &&
-              hearth_carry_write(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
+    bool ok = hearth_transfer_write(draft.fd, header->data, header->len) &&
+              hearth_transfer_write(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
     if (!ok) {
         stop(import, strerror(errno));
     } else {
@@ -333,7 +333,7 @@ static void import_section(struct kv_import *import) {
     uint8_t head[SECTION_BYTES];
     uint64_t bytes, checksum;
     uint32_t flags;
-    if (!hearth_carry_read(&import->in, head, sizeof head)) {
+    if (!hearth_transfer_read(&import->in, head, sizeof head)) {
         stop_reading(import);
         return;
     }
@@ -347,7 +347,7 @@ static void import_section(struct kv_import *import) {
     } else if (memcmp(head, "item\0\0\0\0", 8) == 0 && bytes <= ITEM_BYTES_MAX) {
         import_item(import, bytes);
     } else if (memcmp(head, "about\0\0\0", 8) == 0 && bytes < sizeof import->about) {
-        if (!hearth_carry_read(&import->in, import->about, (size_t)bytes)) {
+        if (!hearth_transfer_read(&import->in, import->about, (size_t)bytes)) {
             stop_reading(import);
         }
         import->about[bytes] = '\0';
@@ -365,7 +365,7 @@ static bool read_head(struct kv_import *import, const char *path) {
     uint8_t head[HEAD_BYTES];
     uint32_t version;
     uint64_t checksum;
-    if (!hearth_carry_read(&import->in, head, sizeof head)) {
+    if (!hearth_transfer_read(&import->in, head, sizeof head)) {
         (void)hearth_complain(1, "%s: %s", path, errno != 0 ? strerror(errno) : "not an export of hearth");
         return false;
     }
@@ -414,7 +414,7 @@ static int report(struct kv_import *import) {
 int hearth_kv_import(struct kv *kv) {
     const char *path = kv->options.args[0];
     struct kv_import import = {.kv = kv};
-    int status = hearth_carry_open(path, &import.in);
+    int status = hearth_transfer_open(path, &import.in);
     if (status != 0) {
         return status;
     }
@@ -426,6 +426,6 @@ int hearth_kv_import(struct kv *kv) {
         hearth_show_progress_end();
         status = report(&import);
     }
-    hearth_carry_close(&import.in);
+    hearth_transfer_close(&import.in);
     return status;
 }

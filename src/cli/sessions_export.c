@@ -10,7 +10,7 @@
  * still running has failed. It is a new session, whole or not at all: what was put is deleted when something goes
  * wrong. */
 #include "cli/sessions_internal.h"
-#include "console/carry.h"
+#include "console/transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -122,13 +122,13 @@ static bool export_text(struct session_export *export, struct hearth_buf *out) {
 
 static int export_to(struct session_export *export, const char *path) {
     struct hearth_buf text = {0};
-    struct hearth_carry_out file;
+    struct hearth_transfer_out file;
     int status = 1;
-    if (export_text(export, &text) && hearth_carry_create(path, &file) == 0) {
-        status = hearth_carry_write(file.fd, text.data, text.len)
+    if (export_text(export, &text) && hearth_transfer_create(path, &file) == 0) {
+        status = hearth_transfer_write(file.fd, text.data, text.len)
                      ? 0
                      : hearth_complain(1, "cannot write %s: %s", path, strerror(errno));
-        status = hearth_carry_finish(&file, status);
+        status = hearth_transfer_finish(&file, status);
     }
     hearth_buf_finish(&text);
     return status;
@@ -146,7 +146,7 @@ int hearth_cli_sessions_export(struct sessions *sessions) {
     if (hearth_cli_sessions_line(sessions, &session, &export.line)) {
         status = export_to(&export, path);
         if (status == 0) {
-            (void)fprintf(hearth_carry_is_stream(path) ? stderr : stdout, "exported %s with %s\n",
+            (void)fprintf(hearth_transfer_is_stream(path) ? stderr : stdout, "exported %s with %s\n",
                           hearth_cli_sessions_name(session.name).text,
                           hearth_show_number(export.line.count, "turn", "turns").text);
         }
@@ -176,15 +176,15 @@ static int wrong(const struct session_import *import, const char *what) {
 
 /* False after a complaint. */
 static bool read_file(const struct session_import *import, struct hearth_buf *out) {
-    struct hearth_carry_in file;
-    if (hearth_carry_open(import->path, &file) != 0) {
+    struct hearth_transfer_in file;
+    if (hearth_transfer_open(import->path, &file) != 0) {
         return false;
     }
-    const bool ok = hearth_carry_append(&file, out, FILE_BYTES_MAX, true);
+    const bool ok = hearth_transfer_append(&file, out, FILE_BYTES_MAX, true);
     if (!ok) {
         (void)hearth_complain(1, "cannot read %s: %s", import->path, errno == EFBIG ? "too long" : strerror(errno));
     }
-    hearth_carry_close(&file);
+    hearth_transfer_close(&file);
     return ok;
 }
 

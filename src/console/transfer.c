@@ -1,5 +1,5 @@
-/* See carry.h. */
-#include "console/carry.h"
+/* See transfer.h. */
+#include "console/transfer.h"
 
 #include "console/show.h"
 
@@ -12,7 +12,7 @@
 
 #define PIECE_BYTES ((size_t)4 << 20)
 
-bool hearth_carry_write(int fd, const void *bytes, size_t len) {
+bool hearth_transfer_write(int fd, const void *bytes, size_t len) {
     const char *from = bytes;
     while (len > 0) {
         const ssize_t n = write(fd, from, len);
@@ -28,15 +28,15 @@ bool hearth_carry_write(int fd, const void *bytes, size_t len) {
     return true;
 }
 
-bool hearth_carry_is_stream(const char *path) {
+bool hearth_transfer_is_stream(const char *path) {
     return strcmp(path, "-") == 0;
 }
 
-int hearth_carry_create(const char *path, struct hearth_carry_out *out) {
+int hearth_transfer_create(const char *path, struct hearth_transfer_out *out) {
     struct stat st;
-    const bool direct = !hearth_carry_is_stream(path) && stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-    *out = (struct hearth_carry_out){.path = path, .fd = -1};
-    if (hearth_carry_is_stream(path)) {
+    const bool direct = !hearth_transfer_is_stream(path) && stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    *out = (struct hearth_transfer_out){.path = path, .fd = -1};
+    if (hearth_transfer_is_stream(path)) {
         out->fd = STDOUT_FILENO;
     } else if (direct) {
         out->fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -48,7 +48,7 @@ int hearth_carry_create(const char *path, struct hearth_carry_out *out) {
     return out->fd >= 0 ? 0 : hearth_complain(1, "cannot write %s: %s", path, strerror(errno));
 }
 
-int hearth_carry_finish(struct hearth_carry_out *file, int status) {
+int hearth_transfer_finish(struct hearth_transfer_out *file, int status) {
     if (status == 0 && *file->beside && (fsync(file->fd) != 0 || rename(file->beside, file->path) != 0)) {
         status = hearth_complain(1, "cannot write %s: %s", file->path, strerror(errno));
     }
@@ -61,20 +61,20 @@ int hearth_carry_finish(struct hearth_carry_out *file, int status) {
     return status;
 }
 
-int hearth_carry_open(const char *path, struct hearth_carry_in *out) {
-    *out = (struct hearth_carry_in){
-        .path = path, .fd = hearth_carry_is_stream(path) ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC)};
+int hearth_transfer_open(const char *path, struct hearth_transfer_in *out) {
+    *out = (struct hearth_transfer_in){
+        .path = path, .fd = hearth_transfer_is_stream(path) ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC)};
     return out->fd >= 0 ? 0 : hearth_complain(1, "cannot read %s: %s", path, strerror(errno));
 }
 
-void hearth_carry_close(struct hearth_carry_in *file) {
+void hearth_transfer_close(struct hearth_transfer_in *file) {
     if (file->fd != STDIN_FILENO) {
         (void)close(file->fd);
     }
 }
 
 /* At most `len` bytes; 0 at the end, -1 after a failure. */
-static ssize_t read_some(struct hearth_carry_in *file, void *bytes, size_t len) {
+static ssize_t read_some(struct hearth_transfer_in *file, void *bytes, size_t len) {
     ssize_t n;
     do {
         errno = 0;
@@ -84,7 +84,7 @@ static ssize_t read_some(struct hearth_carry_in *file, void *bytes, size_t len) 
     return n;
 }
 
-bool hearth_carry_read(struct hearth_carry_in *file, void *bytes, size_t len) {
+bool hearth_transfer_read(struct hearth_transfer_in *file, void *bytes, size_t len) {
     uint8_t *to = bytes;
     ssize_t n = 1;
     for (; len > 0 && (n = read_some(file, to, len)) > 0; len -= (size_t)n) {
@@ -93,7 +93,7 @@ bool hearth_carry_read(struct hearth_carry_in *file, void *bytes, size_t len) {
     return len == 0;
 }
 
-bool hearth_carry_append(struct hearth_carry_in *file, struct hearth_buf *out, uint64_t len, bool to_end) {
+bool hearth_transfer_append(struct hearth_transfer_in *file, struct hearth_buf *out, uint64_t len, bool to_end) {
     for (ssize_t n = 1; len > 0 || to_end; len -= (uint64_t)n) {
         const size_t most = len < PIECE_BYTES ? (size_t)len : PIECE_BYTES;
         if (!hearth_buf_reserve(out, most + 1)) {
