@@ -48,14 +48,14 @@ static bool read_boxes(const char *text, uint32_t counts[RUNS_MAX], size_t *n) {
     (void)snprintf(copy, sizeof copy, "%s", text);
     for (*n = 0; (word = next_word(&rest)) != NULL;) {
         int64_t count;
-        if (!hearth_console_number(word, &count) || count < 1 || count > HEARTH_DEPOT_BOXES_MAX || *n == RUNS_MAX) {
+        if (!hearth_console_number(word, &count) || count < 1 || count > HEARTH_SIM_STORE_BOXES_MAX || *n == RUNS_MAX) {
             break;
         }
         counts[(*n)++] = (uint32_t)count;
     }
     if (word || *n == 0) {
         (void)hearth_complain(1, "--boxes: '%s' is not a number up to %d, or several with commas", text,
-                              HEARTH_DEPOT_BOXES_MAX);
+                              HEARTH_SIM_STORE_BOXES_MAX);
     }
     return !word && *n > 0;
 }
@@ -138,11 +138,12 @@ static bool read_losses(const char *text, struct hearth_fleet_params *params) {
 }
 
 static bool read_options(const struct replay_fleet_options *chosen, struct hearth_fleet_params *params) {
-    params->store = (struct hearth_depot_params){.store_bytes_per_s = 10e9 / 8,
-                                                 .network_bytes_per_s = 10e9 / 8,
-                                                 .latency_us = 200,
-                                                 .bytes = UINT64_C(1) << 40,
-                                                 .queue_bytes = params->machine.ram_bytes / 4}; /* as serve_disk.c */
+    params->store =
+        (struct hearth_sim_store_params){.store_bytes_per_s = 10e9 / 8,
+                                         .network_bytes_per_s = 10e9 / 8,
+                                         .latency_us = 200,
+                                         .bytes = UINT64_C(1) << 40,
+                                         .queue_bytes = params->machine.ram_bytes / 4}; /* as serve_disk.c */
     if (chosen->network && !hearth_lab_rate(chosen->network, &params->store.network_bytes_per_s)) {
         (void)hearth_complain(1, "--network: '%s' is not a rate such as 10gbit", chosen->network);
         return false;

@@ -1,12 +1,12 @@
 /* Fleets: a trace goes over several boxes that share a store, on a virtual clock. Each box has the cache of the server,
- * with its plans, budgets and policy; network and store are cost models (replay/depot.h).
+ * with its plans, budgets and policy; network and store are cost models (replay/sim_store.h).
  *
  * A box computes one prompt at a time, in the order in which they can begin; replies take what they took in the trace.
  * A conversation sends its next request no sooner than the reply before it has ended. */
 #ifndef HEARTH_REPLAY_FLEET_H
 #define HEARTH_REPLAY_FLEET_H
 
-#include "replay/depot.h"
+#include "replay/sim_store.h"
 #include "replay/replay.h"
 #include "replay/router.h"
 
@@ -23,10 +23,10 @@ struct hearth_fleet_loss {
 
 struct hearth_fleet_params {
     struct hearth_replay_params machine; /* each box */
-    uint32_t boxes;                      /* 1 to HEARTH_DEPOT_BOXES_MAX */
+    uint32_t boxes;                      /* 1 to HEARTH_SIM_STORE_BOXES_MAX */
     enum hearth_router_kind router;
     bool has_store;
-    struct hearth_depot_params store;
+    struct hearth_sim_store_params store;
     struct hearth_fleet_loss losses[HEARTH_FLEET_LOSSES_MAX];
     size_t loss_count;
     int64_t after_us; /* where `after` begins; below 0: there is none */
@@ -42,7 +42,7 @@ struct hearth_fleet_result {
     uint64_t computed_tokens, prompt_tokens; /* of all attempts */
     uint64_t retried;                        /* requests, because their box was lost */
     struct hearth_fleet_times all, after;    /* after: that came in the ten minutes behind after_us */
-    struct hearth_depot_figures store;
+    struct hearth_sim_store_figures store;
     double store_load, store_peak_load; /* of its busier line: on average, in its busiest minute */
     double prefill_load;                /* of the boxes, on average */
     double seconds;                     /* until the last prompt is computed, on the clock of the trace */

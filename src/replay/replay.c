@@ -16,7 +16,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cache/tree.h"
-#include "replay/depot.h"
+#include "replay/sim_store.h"
 #include "replay/lane.h"
 
 #include <math.h>
@@ -37,7 +37,7 @@ struct replay {
     const struct hearth_replay_params *params;
     struct hearth_hollow hollow;
     struct hearth_ram *ram;
-    struct hearth_depot *disk; /* NULL: none */
+    struct hearth_sim_store *disk; /* NULL: none */
     struct hearth_cache *cache;
     struct hearth_live *lives, **lanes;
     uint32_t lane_count;
@@ -290,15 +290,16 @@ static bool replay_request(struct replay *r, const struct hearth_trace_request *
 static struct hearth_backing *open_disk(struct replay *r) {
     const struct hearth_replay_params *params = r->params;
     const uint64_t quarter = params->ram_bytes / 4;
-    const struct hearth_depot_params disk = {.disk = true,
-                                             .store_bytes_per_s = params->disk_read_bytes_per_s,
-                                             .write_bytes_per_s = params->disk_write_bytes_per_s,
-                                             .network_bytes_per_s = INFINITY,
-                                             .latency_us = DISK_LATENCY_US,
-                                             .bytes = params->disk_bytes,
-                                             .queue_bytes = quarter > DISK_QUEUE_BYTES ? quarter : DISK_QUEUE_BYTES};
-    r->disk = params->disk_bytes > 0 ? hearth_depot_create(&disk, 1) : NULL;
-    return r->disk ? hearth_depot_tier(r->disk, 0, &r->hollow.now_us) : NULL;
+    const struct hearth_sim_store_params disk = {.disk = true,
+                                                 .store_bytes_per_s = params->disk_read_bytes_per_s,
+                                                 .write_bytes_per_s = params->disk_write_bytes_per_s,
+                                                 .network_bytes_per_s = INFINITY,
+                                                 .latency_us = DISK_LATENCY_US,
+                                                 .bytes = params->disk_bytes,
+                                                 .queue_bytes =
+                                                     quarter > DISK_QUEUE_BYTES ? quarter : DISK_QUEUE_BYTES};
+    r->disk = params->disk_bytes > 0 ? hearth_sim_store_create(&disk, 1) : NULL;
+    return r->disk ? hearth_sim_store_tier(r->disk, 0, &r->hollow.now_us) : NULL;
 }
 
 static int init(struct replay *r, struct hearth_errmsg *msg) {
@@ -338,7 +339,7 @@ static void finish(struct replay *r) {
         hearth_live_finish(r->cache, r->lanes[i]);
     }
     hearth_cache_destroy(r->cache);
-    hearth_depot_destroy(r->disk);
+    hearth_sim_store_destroy(r->disk);
     free(r->lives);
     free(r->lanes);
     hearth_plan_finish(&r->plan);
@@ -366,8 +367,8 @@ int hearth_replay_run(const struct hearth_trace *trace, const struct hearth_orac
     result->import_s = (double)result->imported_bytes / params->import_bytes_per_s;
     result->prefill_s = (double)result->computed_tokens / params->prefill_tokens_per_s;
     if (r.disk) {
-        struct hearth_depot_figures figures;
-        hearth_depot_figures(r.disk, &figures);
+        struct hearth_sim_store_figures figures;
+        hearth_sim_store_figures(r.disk, &figures);
         result->read_bytes = figures.read_bytes;
         result->written_bytes = figures.written_bytes;
     }

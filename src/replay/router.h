@@ -4,7 +4,7 @@
 
 #include "base/table.h"
 #include "cache/cache.h"
-#include "replay/depot.h"
+#include "replay/sim_store.h"
 #include "replay/trace.h"
 
 #define HEARTH_ROUTER_TABLE(X)                                                                                         \
@@ -27,7 +27,7 @@ const char *hearth_router_text(enum hearth_router_kind kind);
  * contrib/haproxy/hearth.cfg. */
 #define HEARTH_ROUTER_HOT_PERCENT 150
 
-#define HEARTH_ROUTER_WORDS (HEARTH_DEPOT_BOXES_MAX / 64)
+#define HEARTH_ROUTER_WORDS (HEARTH_SIM_STORE_BOXES_MAX / 64)
 
 struct hearth_router_box {
     bool down;
@@ -38,14 +38,14 @@ struct hearth_router_box {
 struct hearth_router {
     enum hearth_router_kind kind;
     uint32_t boxes;
-    struct hearth_router_box box[HEARTH_DEPOT_BOXES_MAX];
+    struct hearth_router_box box[HEARTH_SIM_STORE_BOXES_MAX];
     struct hearth_table blocks; /* PREFIX: which boxes can restore a block */
     int32_t page_tokens;
     uint64_t random;
     struct hearth_router_ear {
         struct hearth_router *router;
         struct hearth_cache_observer observer;
-    } ears[HEARTH_DEPOT_BOXES_MAX];
+    } ears[HEARTH_SIM_STORE_BOXES_MAX];
 };
 
 void hearth_router_init(struct hearth_router *router, enum hearth_router_kind kind, uint32_t boxes,

@@ -14,7 +14,7 @@
  *
  * Invariant: an item is in `items` and its bytes count in the budget, or it is in `ghosts`; either way it can be found
  * at its base. */
-#include "replay/depot.h"
+#include "replay/sim_store.h"
 
 #include "base/assert.h"
 #include "base/lru.h"
@@ -30,7 +30,7 @@ struct depot_item {
     struct hearth_record *record;
     bool gone;        /* a ghost */
     int64_t ready_us; /* when it has been written */
-    uint64_t known[HEARTH_DEPOT_BOXES_MAX / 64];
+    uint64_t known[HEARTH_SIM_STORE_BOXES_MAX / 64];
 };
 
 struct depot_event {
@@ -48,7 +48,7 @@ struct depot_write {
 
 struct depot_box {
     struct hearth_backing backing; /* first */
-    struct hearth_depot *depot;
+    struct hearth_sim_store *depot;
     int64_t *now_us;
     struct depot_event *events; /* a heap */
     size_t event_count, event_cap;
@@ -58,12 +58,12 @@ struct depot_box {
     int64_t in_free_us, out_free_us;
 };
 
-struct hearth_depot {
-    struct hearth_depot_params params;
+struct hearth_sim_store {
+    struct hearth_sim_store_params params;
     struct hearth_wire in, out;
     struct hearth_lru items, ghosts; /* a ghost counts as one byte */
     struct hearth_table items_at;    /* of both, by base */
-    struct hearth_depot_figures figures;
+    struct hearth_sim_store_figures figures;
     uint64_t event_number, ticket;
     bool away;
     uint32_t box_count;
@@ -141,7 +141,7 @@ static struct depot_item *find_in(const struct hearth_lru *lru, struct hearth_di
     return (struct depot_item *)(void *)hearth_table_find(&lru->table, name);
 }
 
-static struct depot_item *find(const struct hearth_depot *depot, struct hearth_digest name) {
+static struct depot_item *find(const struct hearth_sim_store *depot, struct hearth_digest name) {
     return find_in(&depot->items, name);
 }
 
@@ -162,14 +162,14 @@ static bool is_known(const struct depot_item *item) {
 }
 
 /* Frees an item that is in neither list. */
-static void destroy_item(struct hearth_depot *depot, struct depot_item *item) {
+static void destroy_item(struct hearth_sim_store *depot, struct depot_item *item) {
     hearth_table_remove(&depot->items_at, &item->at);
     hearth_record_destroy(item->record);
     free(item);
 }
 
 /* All boxes that believe in an item, which is in neither list, learn that it is gone. */
-static void disclose(struct hearth_depot *depot, struct depot_item *item, int64_t at_us) {
+static void disclose(struct hearth_sim_store *depot, struct depot_item *item, int64_t at_us) {
     for (uint32_t i = 0; i < depot->box_count; i++) {
         if (knows(item, i)) {
             tell(&depot->boxes[i], at_us,
@@ -180,7 +180,7 @@ static void disclose(struct hearth_depot *depot, struct depot_item *item, int64_
 }
 
 /* An item, which is in neither list any more, is gone from the store. */
-static void lose_item(struct hearth_depot *depot, struct depot_item *item, int64_t at_us) {
+static void lose_item(struct hearth_sim_store *depot, struct depot_item *item, int64_t at_us) {
     item->gone = true;
     item->entry.bytes = 1;
     if (depot->params.disk || !is_known(item) || !hearth_lru_add(&depot->ghosts, &item->entry, NULL)) {
@@ -192,7 +192,7 @@ static void lose_item(struct hearth_depot *depot, struct depot_item *item, int64
 }
 
 /* The box has found out that an item is gone. */
-static void see_through(struct hearth_depot *depot, struct depot_item *ghost, uint32_t box) {
+static void see_through(struct hearth_sim_store *depot, struct depot_item *ghost, uint32_t box) {
     ghost->known[box / 64] &= ~(UINT64_C(1) << box % 64);
     if (!is_known(ghost)) {
         hearth_lru_remove(&depot->ghosts, &ghost->entry);
@@ -201,7 +201,7 @@ static void see_through(struct hearth_depot *depot, struct depot_item *ghost, ui
 }
 
 /* A ghost comes to life again, or a new item is made, in the list of items. NULL: out of memory. */
-static struct depot_item *add_item(struct hearth_depot *depot, const struct hearth_record *record, size_t bytes) {
+static struct depot_item *add_item(struct hearth_sim_store *depot, const struct hearth_record *record, size_t bytes) {
     struct depot_item *item = find_in(&depot->ghosts, record->name);
     if (item) {
         hearth_lru_remove(&depot->ghosts, &item->entry);
@@ -227,7 +227,7 @@ static struct depot_item *add_item(struct hearth_depot *depot, const struct hear
     return item;
 }
 
-static void evict(struct hearth_depot *depot, int64_t now_us) {
+static void evict(struct hearth_sim_store *depot, int64_t now_us) {
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->items)) != NULL;) {
         depot->figures.evicted++;
         lose_item(depot, (struct depot_item *)oldest, now_us);
@@ -266,7 +266,7 @@ static bool depot_put(struct hearth_backing *backing, const struct hearth_record
                       const struct hearth_digest *replaces) {
     (void)blob;
     struct depot_box *box = box_of(backing);
-    struct hearth_depot *depot = box->depot;
+    struct hearth_sim_store *depot = box->depot;
     const int64_t now_us = *box->now_us;
     const size_t bytes = bytes_of(record);
     struct depot_item *item = find(depot, record->name);
@@ -305,7 +305,7 @@ static bool depot_put(struct hearth_backing *backing, const struct hearth_record
 
 static bool depot_get(struct hearth_backing *backing, struct hearth_digest name) {
     struct depot_box *box = box_of(backing);
-    struct hearth_depot *depot = box->depot;
+    struct hearth_sim_store *depot = box->depot;
     struct depot_item *item = depot->away ? NULL : find(depot, name);
     struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = !depot->params.disk, .name = name};
     int64_t at_us = *box->now_us + (depot->away ? 0 : depot->params.latency_us);
@@ -329,7 +329,7 @@ static bool depot_get(struct hearth_backing *backing, struct hearth_digest name)
 
 /* Tells the box what hangs on a block, and what does not any more. */
 static void seek_at(struct depot_box *box, const struct hearth_backing_place *place, int64_t at_us) {
-    struct hearth_depot *depot = box->depot;
+    struct hearth_sim_store *depot = box->depot;
     const uint32_t number = number_of(box);
     for (struct hearth_link *link = hearth_table_find(&depot->items_at, place->base), *next; link; link = next) {
         struct depot_item *item = (struct depot_item *)(void *)((char *)link - offsetof(struct depot_item, at));
@@ -351,7 +351,7 @@ static void seek_at(struct depot_box *box, const struct hearth_backing_place *pl
 
 static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
     struct depot_box *box = box_of(backing);
-    struct hearth_depot *depot = box->depot;
+    struct hearth_sim_store *depot = box->depot;
     const int64_t at_us = *box->now_us + depot->params.latency_us;
     if (depot->away) {
         return 0;
@@ -372,7 +372,7 @@ static void depot_touch(struct hearth_backing *backing, const struct hearth_back
 
 /* The end of a path goes before its beginning. */
 static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
-    struct hearth_depot *depot = box_of(backing)->depot;
+    struct hearth_sim_store *depot = box_of(backing)->depot;
     for (size_t i = n; i-- > 0;) {
         struct depot_item *item = find(depot, touches[i].name);
         if (item) {
@@ -436,9 +436,9 @@ static void drop_events(struct depot_box *box) {
     }
 }
 
-struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *params, uint32_t boxes) {
-    HEARTH_ASSERT(boxes <= HEARTH_DEPOT_BOXES_MAX);
-    struct hearth_depot *depot = calloc(1, sizeof *depot + boxes * sizeof *depot->boxes);
+struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_params *params, uint32_t boxes) {
+    HEARTH_ASSERT(boxes <= HEARTH_SIM_STORE_BOXES_MAX);
+    struct hearth_sim_store *depot = calloc(1, sizeof *depot + boxes * sizeof *depot->boxes);
     if (!depot) {
         return NULL;
     }
@@ -446,7 +446,7 @@ struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *param
         params->write_bytes_per_s > 0 ? params->write_bytes_per_s : params->store_bytes_per_s;
     if (!hearth_wire_init(&depot->in, write_bytes_per_s / 1e6) ||
         !hearth_wire_init(&depot->out, params->store_bytes_per_s / 1e6)) {
-        hearth_depot_destroy(depot);
+        hearth_sim_store_destroy(depot);
         return NULL;
     }
     depot->params = *params;
@@ -456,7 +456,7 @@ struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *param
     return depot;
 }
 
-struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t number, int64_t *now_us) {
+struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *depot, uint32_t number, int64_t *now_us) {
     struct depot_box *box = &depot->boxes[number];
     box->backing = depot->params.disk ? (struct hearth_backing){.ops = &DISK_OPS, .name = "disk"}
                                       : (struct hearth_backing){.ops = &OPS, .name = "remote"};
@@ -466,7 +466,7 @@ struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t nu
     return &box->backing;
 }
 
-void hearth_depot_lose_box(struct hearth_depot *depot, uint32_t number, int64_t at_us) {
+void hearth_sim_store_lose_box(struct hearth_sim_store *depot, uint32_t number, int64_t at_us) {
     struct depot_box *box = &depot->boxes[number];
     settle_writes(box, at_us);
     for (size_t i = box->written; i < box->write_count; i++) {
@@ -489,7 +489,7 @@ void hearth_depot_lose_box(struct hearth_depot *depot, uint32_t number, int64_t 
     }
 }
 
-void hearth_depot_lose(struct hearth_depot *depot, int64_t at_us) {
+void hearth_sim_store_lose(struct hearth_sim_store *depot, int64_t at_us) {
     while (depot->items.oldest) {
         struct hearth_lru_entry *entry = depot->items.oldest;
         hearth_lru_remove(&depot->items, entry);
@@ -503,15 +503,15 @@ void hearth_depot_lose(struct hearth_depot *depot, int64_t at_us) {
     depot->away = true;
 }
 
-void hearth_depot_return(struct hearth_depot *depot) {
+void hearth_sim_store_return(struct hearth_sim_store *depot) {
     depot->away = false;
 }
 
-void hearth_depot_destroy(struct hearth_depot *depot) {
+void hearth_sim_store_destroy(struct hearth_sim_store *depot) {
     if (!depot) {
         return;
     }
-    hearth_depot_lose(depot, 0);
+    hearth_sim_store_lose(depot, 0);
     for (uint32_t i = 0; i < depot->box_count; i++) {
         drop_events(&depot->boxes[i]);
         free(depot->boxes[i].events);
@@ -530,10 +530,10 @@ void hearth_depot_destroy(struct hearth_depot *depot) {
     free(depot);
 }
 
-void hearth_depot_figures(const struct hearth_depot *depot, struct hearth_depot_figures *figures) {
+void hearth_sim_store_figures(const struct hearth_sim_store *depot, struct hearth_sim_store_figures *figures) {
     *figures = depot->figures;
 }
 
-const struct hearth_wire *hearth_depot_wire(const struct hearth_depot *depot, bool reads) {
+const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *depot, bool reads) {
     return reads ? &depot->out : &depot->in;
 }

@@ -6,15 +6,15 @@
  * caller's: waiting moves it.
  *
  * Likewise a disk of one box: it needs not be asked what it has, tells at once what it evicts, and counts each use. */
-#ifndef HEARTH_REPLAY_DEPOT_H
-#define HEARTH_REPLAY_DEPOT_H
+#ifndef HEARTH_REPLAY_SIM_STORE_H
+#define HEARTH_REPLAY_SIM_STORE_H
 
 #include "replay/wire.h"
 #include "tier/backing.h"
 
-#define HEARTH_DEPOT_BOXES_MAX 128
+#define HEARTH_SIM_STORE_BOXES_MAX 128
 
-struct hearth_depot_params {
+struct hearth_sim_store_params {
     double store_bytes_per_s;   /* reads of all boxes together, and writes likewise */
     double write_bytes_per_s;   /* writes, where they are not as fast as reads; 0: they are */
     bool disk;                  /* of one box */
@@ -24,28 +24,28 @@ struct hearth_depot_params {
     uint64_t queue_bytes;       /* of a box, that may wait to be written */
 };
 
-struct hearth_depot_figures {
+struct hearth_sim_store_figures {
     uint64_t read_bytes, written_bytes;
     uint64_t deduplicated, dropped, evicted; /* pages and snapshots */
 };
 
-struct hearth_depot;
+struct hearth_sim_store;
 
 /* NULL: out of memory. */
-struct hearth_depot *hearth_depot_create(const struct hearth_depot_params *params, uint32_t boxes);
+struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_params *params, uint32_t boxes);
 /* The tiers of its boxes go with it: their caches must be gone. */
-void hearth_depot_destroy(struct hearth_depot *depot);
+void hearth_sim_store_destroy(struct hearth_sim_store *depot);
 
 /* The tier of a box, whose clock is `*now_us`; the depot's own. */
-struct hearth_backing *hearth_depot_tier(struct hearth_depot *depot, uint32_t box, int64_t *now_us);
+struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *depot, uint32_t box, int64_t *now_us);
 /* The box is gone since `at_us`: what it had not written by then is not there. Its cache must be gone. */
-void hearth_depot_lose_box(struct hearth_depot *depot, uint32_t box, int64_t at_us);
-/* The store is gone since `at_us`, with what it held, and answers nothing until hearth_depot_return(). */
-void hearth_depot_lose(struct hearth_depot *depot, int64_t at_us);
-void hearth_depot_return(struct hearth_depot *depot);
+void hearth_sim_store_lose_box(struct hearth_sim_store *depot, uint32_t box, int64_t at_us);
+/* The store is gone since `at_us`, with what it held, and answers nothing until hearth_sim_store_return(). */
+void hearth_sim_store_lose(struct hearth_sim_store *depot, int64_t at_us);
+void hearth_sim_store_return(struct hearth_sim_store *depot);
 
-void hearth_depot_figures(const struct hearth_depot *depot, struct hearth_depot_figures *figures);
+void hearth_sim_store_figures(const struct hearth_sim_store *depot, struct hearth_sim_store_figures *figures);
 /* The store's line for reads, or for writes. */
-const struct hearth_wire *hearth_depot_wire(const struct hearth_depot *depot, bool reads);
+const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *depot, bool reads);
 
 #endif
