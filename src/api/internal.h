@@ -4,23 +4,26 @@
  * response), back to the loop, from there as one request per choice to the service, and ends when the response has
  * ended and every choice has had its last event.
  *
- *     dispatch.c      create, the table of routes, dispatch   route.c           paths and queries
- *     job.h           jobs, dialects, and their printers      phases.h            the phases of a request
- *     error.c         the error object                        respond.c         answers that end an exchange
- *     json.c, fields.c  typed fields of a JSON object         ids.c             ids of turns and items
- *     keys.c          the keys that open it                   salt.c            the requests that share state
- *     urgency.c       class, deadline                         access.c          what is told of every request
- *     limits.c        a body is counted before it is read     body.c            a body, parsed as far as it is new
- *     generation.c    what a request asks of the sampler      chat_request.c    what a chat asks of its template
- *     tools.c, format.c  tools; structured output, reasoning  messages.c        JSON to messages
- *     content.c       what is no text, as a note              loading.c, tool_changes.c  tools that come on the way
- *     history.c       messages to prompts                     breakpoints.c     what of a prompt is kept longer
- *     prompt.c        lengths of prompts                      template_probe.c  what the template does, tried out
- *     script.c        replies written beforehand              output_constraint.c  what a reply must look like
- *     chat_completions.c, completions.c, completion.c: dialects; models.c, native.c, metrics.c, slots.c, requests.c,
- * feed.c, ui.c, lora.c: the smaller endpoints; missing_routes.c: those that are not there responses/   OpenAI's
- * Responses and Conversations anthropic/     Anthropic's Messages idle.c       what is computed ahead of a turn
- * sessions/    conversations that live in the server */
+ *     dispatch.c          create, the table of routes     route.c              paths and queries
+ *     job.h               jobs, dialects, their printers  phases.h             the phases of a request
+ *     error.c             the error object                respond.c            answers that end an exchange
+ *     json.c, fields.c    typed fields of a JSON object   ids.c                ids of turns and items
+ *     keys.c              the keys that open it           salt.c               the requests that share state
+ *     urgency.c           class, deadline                 access.c             what is told of every request
+ *     limits.c            counts a body before parsing    body.c               parses what of a body is new
+ *     generation.c        what the sampler is asked for   chat_request.c       what the template is asked for
+ *     tools.c             tools of a request              loading.c            tools that appear on the way
+ *     tool_changes.c      tools that have changed         format.c             structured output, reasoning
+ *     messages.c          JSON to messages                content.c            what is no text, as a note
+ *     history.c           messages to prompts             rereading.c          earlier replies, parsed again
+ *     breakpoints.c       what of a prompt is kept longer prompt.c             lengths of prompts
+ *     template_probe.c    what the template does          output_constraint.c  what a reply must look like
+ *     script.c            replies written beforehand      idle.c               what is computed ahead of a turn
+ *
+ *     dialects            chat_completions.c, completions.c, completion.c, responses/, anthropic/
+ *     sessions/           conversations that live in the server
+ *     smaller endpoints   models.c, native.c, metrics.c, slots.c, requests.c, recording.c, feed.c (GET /events), ui.c,
+ *                         lora.c; missing_routes.c: those that are not there */
 #ifndef HEARTH_API_INTERNAL_H
 #define HEARTH_API_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* The road of a request that the model is to answer, or whose prompt is to be known.
+/* The phases of a request that the model is to answer, or whose prompt is to be known.
  *
  *     lookup   what the body refers to in the store, without which it cannot be read: a thread, a session, items
  *     parse    the body to what it asks for       generation, chat options, messages as they were sent
@@ -67,7 +67,7 @@ typedef bool hearth_api_resolve_fn(const struct hearth_job *job, struct hearth_a
 typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_api_rendered *out,
                                   struct hearth_api_error *error);
 
-/* A dialect's way along it. */
+/* What a dialect does in each of them. */
 struct hearth_api_phases {
     hearth_api_lookup_fn *lookup; /* NULL: the body refers to nothing; resolve goes on with what it has made */
     hearth_api_parse_fn *parse;

@@ -8,8 +8,8 @@
  *
  *     backing.c          the books: copies, duplicates, reading, use
  *     backing_write.c    what is put
- *     backing_found.c           a place in the tree for what the tier found
- *     backing_seek.c             what the tier is asked
+ *     backing_found.c    a place in the tree for what the tier found
+ *     backing_seek.c     what the tier is asked
  *     backing_events.c   what the tier tells */
 #ifndef HEARTH_CACHE_BACKING_H
 #define HEARTH_CACHE_BACKING_H

@@ -218,42 +218,41 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_
 }
 
 /* Adds what a page or a snapshot costs, which stands for so many tokens. */
-static void look_at(const struct hearth_cache *cache, const struct hearth_cache_item *item, int32_t tokens,
-                    size_t bytes, struct hearth_cache_location *look) {
+static void locate_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, int32_t tokens,
+                        size_t bytes, struct hearth_cache_location *out) {
     const bool there = item->blob != NULL;
-    *(there ? &look->ram_tokens : item->copy.remote ? &look->remote_tokens : &look->disk_tokens) += tokens;
-    look->read_bytes += there ? 0 : bytes;
-    look->restore_us += (int64_t)(there ? hearth_costs_restore_us(&cache->costs, bytes, 1)
-                                        : hearth_costs_backing_us(&cache->costs, item->copy.remote, bytes, 1));
+    *(there ? &out->ram_tokens : item->copy.remote ? &out->remote_tokens : &out->disk_tokens) += tokens;
+    out->read_bytes += there ? 0 : bytes;
+    out->restore_us += (int64_t)(there ? hearth_costs_restore_us(&cache->costs, bytes, 1)
+                                       : hearth_costs_backing_us(&cache->costs, item->copy.remote, bytes, 1));
 }
 
 void hearth_cache_locate(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                         const struct hearth_live *const *lives, size_t live_count,
-                         struct hearth_cache_location *look) {
+                         const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_location *out) {
     struct hearth_plan_input input;
     const struct hearth_caps *caps = &cache->engine->caps;
     struct hearth_plan plan = {.how = HEARTH_RESUME_FRESH};
-    *look = (struct hearth_cache_location){.live_tokens = 0};
+    *out = (struct hearth_cache_location){.live_tokens = 0};
     if (measure(cache, prompt, &cache->scratch, lives, live_count, &input)) {
         hearth_plan_look(&input, &plan);
     }
     const bool stored = plan.how == HEARTH_RESUME_STORED;
     const struct hearth_path *path = &cache->scratch;
-    look->live_tokens = stored ? plan.live_tokens : plan.resume;
+    out->live_tokens = stored ? plan.live_tokens : plan.resume;
     for (size_t i = 0; stored && hearth_caps_has_pages(caps) && i < path->n; i++) {
         const struct hearth_page *page = path->pages[i];
         const int32_t from = page->p0 > plan.live_tokens ? page->p0 : plan.live_tokens;
         const int32_t end = hearth_path_end(path, i) < plan.resume ? hearth_path_end(path, i) : plan.resume;
         if (from < end) {
-            look_at(cache, &page->item, end - from, (size_t)page->len * caps->page_bytes_per_token, look);
+            locate_item(cache, &page->item, end - from, (size_t)page->len * caps->page_bytes_per_token, out);
         }
     }
     for (size_t i = 0; i < plan.piece_count; i++) {
         const int32_t tokens = !hearth_caps_has_pages(caps) && i == 0 ? plan.resume : 0;
-        look_at(cache, &plan.pieces[i]->item, tokens, hearth_snapshot_state_bytes(caps, plan.pieces[i]), look);
+        locate_item(cache, &plan.pieces[i]->item, tokens, hearth_snapshot_state_bytes(caps, plan.pieces[i]), out);
     }
-    look->computed_tokens = (int32_t)prompt->n - plan.resume;
-    look->compute_us = (int64_t)hearth_costs_compute_us(&cache->costs, look->computed_tokens);
+    out->computed_tokens = (int32_t)prompt->n - plan.resume;
+    out->compute_us = (int64_t)hearth_costs_compute_us(&cache->costs, out->computed_tokens);
 }
 
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan) {

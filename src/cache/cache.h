@@ -93,9 +93,9 @@ struct hearth_cache_location {
     int64_t restore_us, compute_us;
 };
 
-/* Looks at it, as hearth_cache_peek() does: that counts as no use of anything. */
+/* Like hearth_cache_peek(), this counts as no use of anything. */
 void hearth_cache_locate(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                         const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_location *look);
+                         const struct hearth_live *const *lives, size_t live_count, struct hearth_cache_location *out);
 
 /* Begins to read into RAM what the plan needs from the backing tier. False: everything is here, or RAM does not
  * hold it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */

@@ -2,17 +2,17 @@
  * through llama.cpp's `common`; the .cpp files of this room are the only C++ in hearth. No model is needed: the
  * template's text and the BOS/EOS texts are enough.
  *
- *     template.cpp  hearth_chat: loading, rendering, marks
- *     names.cpp     which arguments a template looks at
+ *     template.cpp      hearth_chat: loading, rendering, marks
+ *     names.cpp         which arguments a template looks at
  *     injection.cpp     texts of control tokens in a request
- *     history_form.cpp      histories in the form that a strict template takes
- *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
- *     tools.cpp     tools as they are printed, and as prints are read
- *     generic.cpp   tools for templates that know none
- *     reply_parser.cpp   what the text of a reply says so far
- *     stream.cpp    hearth_chat_stream: a reply as it grows, in deltas
- *     grammar.cpp   JSON schemas to grammars
- *     schema*.c     which JSON schemas can be kept, and how
+ *     history_form.cpp  histories in the form that a strict template takes
+ *     format.cpp        hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
+ *     tools.cpp         tools as they are printed, and as prints are read
+ *     generic.cpp       tools for templates that know none
+ *     reply_parser.cpp  what the text of a reply says so far
+ *     stream.cpp        hearth_chat_stream: a reply as it grows, in deltas
+ *     grammar.cpp       JSON schemas to grammars
+ *     schema*.c         which JSON schemas can be kept, and how
  *
  * Threads: a hearth_chat and a hearth_chat_format may be used by several threads at once; a hearth_chat_stream by one
  * at a time. No exception leaves this room. */

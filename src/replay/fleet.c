@@ -42,7 +42,7 @@ struct fleet {
     const struct hearth_trace *trace;
     const struct hearth_fleet_params *params;
     struct hearth_fleet_result *result;
-    struct hearth_sim_store *depot;
+    struct hearth_sim_store *store;
     struct hearth_router router;
     struct fleet_box *boxes;
     uint32_t *next;             /* of each request: the next one of its conversation, or 0 */
@@ -126,7 +126,7 @@ static int open_box(struct fleet *fleet, uint32_t number, int64_t now_us, struct
         .page_tokens = hearth_replay_page_blocks(machine, fleet->trace),
         .budget_bytes = machine->ram_bytes,
         .policy = machine->policy,
-        .backing = fleet->depot ? hearth_sim_store_tier(fleet->depot, number, &box->hollow.now_us) : NULL,
+        .backing = fleet->store ? hearth_sim_store_tier(fleet->store, number, &box->hollow.now_us) : NULL,
         .observer = hearth_router_observer(&fleet->router, number)};
     const int err = hearth_cache_create(&box->hollow.base, box->ram, &params, &box->cache, msg);
     if (err == HEARTH_OK) {
@@ -149,20 +149,20 @@ static int64_t lost_after(const struct fleet *fleet, uint32_t box, int64_t from_
 
 static void lose(struct fleet *fleet, const struct hearth_fleet_loss *loss) {
     if (loss->box == HEARTH_FLEET_STORE) {
-        hearth_sim_store_lose(fleet->depot, loss->at_us);
+        hearth_sim_store_lose(fleet->store, loss->at_us);
         return;
     }
     fleet->router.box[loss->box].down = true;
     close_box(fleet, loss->box);
-    if (fleet->depot) {
-        hearth_sim_store_lose_box(fleet->depot, loss->box, loss->at_us);
+    if (fleet->store) {
+        hearth_sim_store_lose_box(fleet->store, loss->box, loss->at_us);
     }
     hearth_router_forget(&fleet->router, loss->box);
 }
 
 static int take_back(struct fleet *fleet, const struct hearth_fleet_loss *loss, struct hearth_errmsg *msg) {
     if (loss->box == HEARTH_FLEET_STORE) {
-        hearth_sim_store_return(fleet->depot);
+        hearth_sim_store_return(fleet->store);
         return HEARTH_OK;
     }
     fleet->router.box[loss->box].down = false;
@@ -353,9 +353,9 @@ static int init(struct fleet *fleet, struct hearth_errmsg *msg) {
     fleet->late_us = calloc((size_t)fleet->trace->talks + 1, sizeof *fleet->late_us);
     fleet->times = calloc(count, sizeof *fleet->times);
     fleet->after = calloc(count, sizeof *fleet->after);
-    fleet->depot = params->has_store ? hearth_sim_store_create(&params->store, params->boxes) : NULL;
+    fleet->store = params->has_store ? hearth_sim_store_create(&params->store, params->boxes) : NULL;
     if (!fleet->boxes || !fleet->next || !fleet->late_us || !fleet->times || !fleet->after ||
-        (params->has_store && !fleet->depot) || !plan_arrivals(fleet)) {
+        (params->has_store && !fleet->store) || !plan_arrivals(fleet)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a replay");
     }
     int err = HEARTH_OK;
@@ -369,7 +369,7 @@ static void finish(struct fleet *fleet) {
     for (uint32_t i = 0; fleet->boxes && i < fleet->params->boxes; i++) {
         close_box(fleet, i);
     }
-    hearth_sim_store_destroy(fleet->depot);
+    hearth_sim_store_destroy(fleet->store);
     hearth_router_finish(&fleet->router);
     hearth_plan_finish(&fleet->plan);
     hearth_tokens_finish(&fleet->tokens);
@@ -431,10 +431,10 @@ int hearth_fleet_run(const struct hearth_trace *trace, const struct hearth_fleet
         sum_up(fleet.after, fleet.after_count, &result->after);
         result->seconds = (double)fleet.end_us / 1e6;
         result->prefill_load = fleet.end_us > 0 ? fleet.prefill_s / result->seconds / params->boxes : 0;
-        if (fleet.depot) {
-            hearth_sim_store_figures(fleet.depot, &result->store);
-            sum_up_line(hearth_sim_store_wire(fleet.depot, true), fleet.end_us, result);
-            sum_up_line(hearth_sim_store_wire(fleet.depot, false), fleet.end_us, result);
+        if (fleet.store) {
+            hearth_sim_store_figures(fleet.store, &result->store);
+            sum_up_line(hearth_sim_store_wire(fleet.store, true), fleet.end_us, result);
+            sum_up_line(hearth_sim_store_wire(fleet.store, false), fleet.end_us, result);
         }
     }
     finish(&fleet);

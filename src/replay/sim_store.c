@@ -24,7 +24,7 @@
 #define HEADER_BYTES 256 /* of an item, beside its tokens (tier/format.h) */
 #define GHOSTS_MAX 1000000
 
-struct depot_item {
+struct store_item {
     struct hearth_lru_entry entry; /* first; its key is the name */
     struct hearth_link at;         /* its key is the base */
     struct hearth_record *record;
@@ -33,26 +33,26 @@ struct depot_item {
     uint64_t known[HEARTH_SIM_STORE_BOXES_MAX / 64];
 };
 
-struct depot_event {
+struct store_event {
     int64_t at_us;
     uint64_t number; /* events of one time come in their order */
     struct hearth_backing_event event;
 };
 
 /* Of a box, on its way to the store. */
-struct depot_write {
+struct store_write {
     int64_t end_us;
     size_t bytes;
     struct hearth_digest name;
 };
 
-struct depot_box {
+struct store_box {
     struct hearth_backing backing; /* first */
-    struct hearth_sim_store *depot;
+    struct hearth_sim_store *store;
     int64_t *now_us;
-    struct depot_event *events; /* a heap */
+    struct store_event *events; /* a heap */
     size_t event_count, event_cap;
-    struct depot_write *writes; /* by end; the first `written` are done */
+    struct store_write *writes; /* by end; the first `written` are done */
     size_t write_count, write_cap, written;
     uint64_t queued_bytes;
     int64_t in_free_us, out_free_us;
@@ -67,31 +67,31 @@ struct hearth_sim_store {
     uint64_t event_number, ticket;
     bool away;
     uint32_t box_count;
-    struct depot_box boxes[];
+    struct store_box boxes[];
 };
 
-static struct depot_box *box_of(struct hearth_backing *backing) {
-    return (struct depot_box *)backing;
+static struct store_box *box_of(struct hearth_backing *backing) {
+    return (struct store_box *)backing;
 }
 
-static uint32_t number_of(const struct depot_box *box) {
-    return (uint32_t)(box - box->depot->boxes);
+static uint32_t number_of(const struct store_box *box) {
+    return (uint32_t)(box - box->store->boxes);
 }
 
 /* ---- events ---- */
 
-static bool sooner(const struct depot_event *a, const struct depot_event *b) {
+static bool sooner(const struct store_event *a, const struct store_event *b) {
     return a->at_us != b->at_us ? a->at_us < b->at_us : a->number < b->number;
 }
 
 /* Tells the box at a time. Out of memory: it is not told, which is a miss. */
-static void tell(struct depot_box *box, int64_t at_us, struct hearth_backing_event event) {
+static void tell(struct store_box *box, int64_t at_us, struct hearth_backing_event event) {
     if (!HEARTH_BUF_ROOM(box->events, box->event_count, box->event_cap)) {
         hearth_backing_event_finish(&event);
         return;
     }
-    struct depot_event *events = box->events;
-    const struct depot_event added = {.at_us = at_us, .number = box->depot->event_number++, .event = event};
+    struct store_event *events = box->events;
+    const struct store_event added = {.at_us = at_us, .number = box->store->event_number++, .event = event};
     size_t at = box->event_count++;
     for (; at > 0 && sooner(&added, &events[(at - 1) / 2]); at = (at - 1) / 2) {
         events[at] = events[(at - 1) / 2];
@@ -99,10 +99,10 @@ static void tell(struct depot_box *box, int64_t at_us, struct hearth_backing_eve
     events[at] = added;
 }
 
-static struct hearth_backing_event take_first(struct depot_box *box) {
-    struct depot_event *events = box->events;
+static struct hearth_backing_event take_first(struct store_box *box) {
+    struct store_event *events = box->events;
     const struct hearth_backing_event first = events[0].event;
-    const struct depot_event last = events[--box->event_count];
+    const struct store_event last = events[--box->event_count];
     size_t at = 0;
     for (size_t child; (child = 2 * at + 1) < box->event_count; at = child) {
         child += child + 1 < box->event_count && sooner(&events[child + 1], &events[child]);
@@ -115,8 +115,8 @@ static struct hearth_backing_event take_first(struct depot_box *box) {
     return first;
 }
 
-static bool depot_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
-    struct depot_box *box = box_of(backing);
+static bool store_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct store_box *box = box_of(backing);
     if (box->event_count == 0 || box->events[0].at_us > *box->now_us) {
         return false;
     }
@@ -124,8 +124,8 @@ static bool depot_poll(struct hearth_backing *backing, struct hearth_backing_eve
     return true;
 }
 
-static bool depot_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    struct depot_box *box = box_of(backing);
+static bool store_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    struct store_box *box = box_of(backing);
     const int64_t next_us = box->event_count > 0 ? box->events[0].at_us : INT64_MAX;
     if (next_us <= *box->now_us) {
         return true;
@@ -137,23 +137,23 @@ static bool depot_wait(struct hearth_backing *backing, int64_t timeout_us) {
 
 /* ---- items ---- */
 
-static struct depot_item *find_in(const struct hearth_lru *lru, struct hearth_digest name) {
-    return (struct depot_item *)(void *)hearth_table_find(&lru->table, name);
+static struct store_item *find_in(const struct hearth_lru *lru, struct hearth_digest name) {
+    return (struct store_item *)(void *)hearth_table_find(&lru->table, name);
 }
 
-static struct depot_item *find(const struct hearth_sim_store *depot, struct hearth_digest name) {
-    return find_in(&depot->items, name);
+static struct store_item *find(const struct hearth_sim_store *store, struct hearth_digest name) {
+    return find_in(&store->items, name);
 }
 
-static void know(struct depot_item *item, uint32_t box) {
+static void know(struct store_item *item, uint32_t box) {
     item->known[box / 64] |= UINT64_C(1) << box % 64;
 }
 
-static bool knows(const struct depot_item *item, uint32_t box) {
+static bool knows(const struct store_item *item, uint32_t box) {
     return item->known[box / 64] >> box % 64 & 1;
 }
 
-static bool is_known(const struct depot_item *item) {
+static bool is_known(const struct store_item *item) {
     uint64_t boxes = 0;
     for (size_t i = 0; i < sizeof item->known / sizeof *item->known; i++) {
         boxes |= item->known[i];
@@ -162,49 +162,49 @@ static bool is_known(const struct depot_item *item) {
 }
 
 /* Frees an item that is in neither list. */
-static void destroy_item(struct hearth_sim_store *depot, struct depot_item *item) {
-    hearth_table_remove(&depot->items_at, &item->at);
+static void destroy_item(struct hearth_sim_store *store, struct store_item *item) {
+    hearth_table_remove(&store->items_at, &item->at);
     hearth_record_destroy(item->record);
     free(item);
 }
 
 /* All boxes that believe in an item, which is in neither list, learn that it is gone. */
-static void disclose(struct hearth_sim_store *depot, struct depot_item *item, int64_t at_us) {
-    for (uint32_t i = 0; i < depot->box_count; i++) {
+static void disclose(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
+    for (uint32_t i = 0; i < store->box_count; i++) {
         if (knows(item, i)) {
-            tell(&depot->boxes[i], at_us,
+            tell(&store->boxes[i], at_us,
                  (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
         }
     }
-    destroy_item(depot, item);
+    destroy_item(store, item);
 }
 
 /* An item, which is in neither list any more, is gone from the store. */
-static void lose_item(struct hearth_sim_store *depot, struct depot_item *item, int64_t at_us) {
+static void lose_item(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
     item->gone = true;
     item->entry.bytes = 1;
-    if (depot->params.disk || !is_known(item) || !hearth_lru_add(&depot->ghosts, &item->entry, NULL)) {
-        disclose(depot, item, at_us);
+    if (store->params.disk || !is_known(item) || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
+        disclose(store, item, at_us);
     }
-    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->ghosts)) != NULL;) {
-        disclose(depot, (struct depot_item *)oldest, at_us);
+    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&store->ghosts)) != NULL;) {
+        disclose(store, (struct store_item *)oldest, at_us);
     }
 }
 
 /* The box has found out that an item is gone. */
-static void see_through(struct hearth_sim_store *depot, struct depot_item *ghost, uint32_t box) {
+static void see_through(struct hearth_sim_store *store, struct store_item *ghost, uint32_t box) {
     ghost->known[box / 64] &= ~(UINT64_C(1) << box % 64);
     if (!is_known(ghost)) {
-        hearth_lru_remove(&depot->ghosts, &ghost->entry);
-        destroy_item(depot, ghost);
+        hearth_lru_remove(&store->ghosts, &ghost->entry);
+        destroy_item(store, ghost);
     }
 }
 
 /* A ghost comes to life again, or a new item is made, in the list of items. NULL: out of memory. */
-static struct depot_item *add_item(struct hearth_sim_store *depot, const struct hearth_record *record, size_t bytes) {
-    struct depot_item *item = find_in(&depot->ghosts, record->name);
+static struct store_item *add_item(struct hearth_sim_store *store, const struct hearth_record *record, size_t bytes) {
+    struct store_item *item = find_in(&store->ghosts, record->name);
     if (item) {
-        hearth_lru_remove(&depot->ghosts, &item->entry);
+        hearth_lru_remove(&store->ghosts, &item->entry);
     } else {
         item = calloc(1, sizeof *item);
         if (!item) {
@@ -212,7 +212,7 @@ static struct depot_item *add_item(struct hearth_sim_store *depot, const struct 
         }
         item->at.key = record->base;
         item->record = hearth_record_copy(record);
-        if (!item->record || !hearth_table_add(&depot->items_at, &item->at)) {
+        if (!item->record || !hearth_table_add(&store->items_at, &item->at)) {
             hearth_record_destroy(item->record);
             free(item);
             return NULL;
@@ -220,17 +220,17 @@ static struct depot_item *add_item(struct hearth_sim_store *depot, const struct 
     }
     item->gone = false;
     item->entry = (struct hearth_lru_entry){.link.key = record->name, .bytes = bytes};
-    if (!hearth_lru_add(&depot->items, &item->entry, NULL)) {
-        destroy_item(depot, item);
+    if (!hearth_lru_add(&store->items, &item->entry, NULL)) {
+        destroy_item(store, item);
         return NULL;
     }
     return item;
 }
 
-static void evict(struct hearth_sim_store *depot, int64_t now_us) {
-    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&depot->items)) != NULL;) {
-        depot->figures.evicted++;
-        lose_item(depot, (struct depot_item *)oldest, now_us);
+static void evict(struct hearth_sim_store *store, int64_t now_us) {
+    for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&store->items)) != NULL;) {
+        store->figures.evicted++;
+        lose_item(store, (struct store_item *)oldest, now_us);
     }
 }
 
@@ -241,15 +241,15 @@ static size_t bytes_of(const struct hearth_record *record) {
 /* ---- the cache's calls ---- */
 
 /* Transfers over one end of the box's network. Returns when it has ended. */
-static int64_t transfer(struct depot_box *box, int64_t *free_us, struct hearth_wire *wire, size_t bytes) {
-    const int64_t earliest_us = *box->now_us + box->depot->params.latency_us;
+static int64_t transfer(struct store_box *box, int64_t *free_us, struct hearth_wire *wire, size_t bytes) {
+    const int64_t earliest_us = *box->now_us + box->store->params.latency_us;
     const int64_t start_us = *free_us > earliest_us ? *free_us : earliest_us;
-    *free_us = hearth_wire_send(wire, start_us, bytes, box->depot->params.network_bytes_per_s / 1e6);
+    *free_us = hearth_wire_send(wire, start_us, bytes, box->store->params.network_bytes_per_s / 1e6);
     return *free_us;
 }
 
 /* What has been written by now waits no more. */
-static void settle_writes(struct depot_box *box, int64_t now_us) {
+static void settle_writes(struct store_box *box, int64_t now_us) {
     while (box->written < box->write_count && box->writes[box->written].end_us <= now_us) {
         box->queued_bytes -= box->writes[box->written++].bytes;
     }
@@ -262,65 +262,65 @@ static void settle_writes(struct depot_box *box, int64_t now_us) {
     }
 }
 
-static bool depot_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
+static bool store_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                       const struct hearth_digest *replaces) {
     (void)blob;
-    struct depot_box *box = box_of(backing);
-    struct hearth_sim_store *depot = box->depot;
+    struct store_box *box = box_of(backing);
+    struct hearth_sim_store *store = box->store;
     const int64_t now_us = *box->now_us;
     const size_t bytes = bytes_of(record);
-    struct depot_item *item = find(depot, record->name);
-    int64_t written_us = now_us + depot->params.latency_us;
+    struct store_item *item = find(store, record->name);
+    int64_t written_us = now_us + store->params.latency_us;
     settle_writes(box, now_us);
-    if (depot->away || (!item && box->queued_bytes + bytes > depot->params.queue_bytes)) {
-        depot->figures.dropped++;
+    if (store->away || (!item && box->queued_bytes + bytes > store->params.queue_bytes)) {
+        store->figures.dropped++;
         return false;
     }
     if (item) {
-        depot->figures.deduplicated++;
-        hearth_lru_touch(&depot->items, &item->entry);
+        store->figures.deduplicated++;
+        hearth_lru_touch(&store->items, &item->entry);
     } else {
-        item = HEARTH_BUF_ROOM(box->writes, box->write_count, box->write_cap) ? add_item(depot, record, bytes) : NULL;
+        item = HEARTH_BUF_ROOM(box->writes, box->write_count, box->write_cap) ? add_item(store, record, bytes) : NULL;
         if (!item) {
             return false;
         }
-        item->ready_us = written_us = transfer(box, &box->out_free_us, &depot->in, bytes);
+        item->ready_us = written_us = transfer(box, &box->out_free_us, &store->in, bytes);
         box->writes[box->write_count++] =
-            (struct depot_write){.end_us = written_us, .bytes = bytes, .name = record->name};
+            (struct store_write){.end_us = written_us, .bytes = bytes, .name = record->name};
         box->queued_bytes += bytes;
-        depot->figures.written_bytes += bytes;
+        store->figures.written_bytes += bytes;
     }
     know(item, number_of(box));
     tell(box, written_us,
          (struct hearth_backing_event){
-             .type = HEARTH_BACKING_WRITTEN, .remote = !depot->params.disk, .name = record->name});
-    struct depot_item *old = replaces ? find(depot, *replaces) : NULL;
+             .type = HEARTH_BACKING_WRITTEN, .remote = !store->params.disk, .name = record->name});
+    struct store_item *old = replaces ? find(store, *replaces) : NULL;
     if (old) {
-        hearth_lru_remove(&depot->items, &old->entry);
-        lose_item(depot, old, written_us);
+        hearth_lru_remove(&store->items, &old->entry);
+        lose_item(store, old, written_us);
     }
-    evict(depot, now_us);
+    evict(store, now_us);
     return true;
 }
 
-static bool depot_get(struct hearth_backing *backing, struct hearth_digest name) {
-    struct depot_box *box = box_of(backing);
-    struct hearth_sim_store *depot = box->depot;
-    struct depot_item *item = depot->away ? NULL : find(depot, name);
-    struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = !depot->params.disk, .name = name};
-    int64_t at_us = *box->now_us + (depot->away ? 0 : depot->params.latency_us);
+static bool store_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct store_box *box = box_of(backing);
+    struct hearth_sim_store *store = box->store;
+    struct store_item *item = store->away ? NULL : find(store, name);
+    struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = !store->params.disk, .name = name};
+    int64_t at_us = *box->now_us + (store->away ? 0 : store->params.latency_us);
     if (item) {
         const size_t bytes = bytes_of(item->record);
         event.bytes.len = item->record->state_bytes; /* hollow */
-        at_us = transfer(box, &box->in_free_us, &depot->out, bytes);
-        depot->figures.read_bytes += bytes;
-        hearth_lru_touch(&depot->items, &item->entry);
+        at_us = transfer(box, &box->in_free_us, &store->out, bytes);
+        store->figures.read_bytes += bytes;
+        hearth_lru_touch(&store->items, &item->entry);
         know(item, number_of(box));
     } else {
-        struct depot_item *ghost = depot->away ? NULL : find_in(&depot->ghosts, name);
-        event.err = depot->away ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
+        struct store_item *ghost = store->away ? NULL : find_in(&store->ghosts, name);
+        event.err = store->away ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
         if (ghost && knows(ghost, number_of(box))) {
-            see_through(depot, ghost, number_of(box));
+            see_through(store, ghost, number_of(box));
         }
     }
     tell(box, at_us, event);
@@ -328,15 +328,15 @@ static bool depot_get(struct hearth_backing *backing, struct hearth_digest name)
 }
 
 /* Tells the box what hangs on a block, and what does not any more. */
-static void seek_at(struct depot_box *box, const struct hearth_backing_place *place, int64_t at_us) {
-    struct hearth_sim_store *depot = box->depot;
+static void seek_at(struct store_box *box, const struct hearth_backing_place *place, int64_t at_us) {
+    struct hearth_sim_store *store = box->store;
     const uint32_t number = number_of(box);
-    for (struct hearth_link *link = hearth_table_find(&depot->items_at, place->base), *next; link; link = next) {
-        struct depot_item *item = (struct depot_item *)(void *)((char *)link - offsetof(struct depot_item, at));
+    for (struct hearth_link *link = hearth_table_find(&store->items_at, place->base), *next; link; link = next) {
+        struct store_item *item = (struct store_item *)(void *)((char *)link - offsetof(struct store_item, at));
         next = hearth_table_next(link);
         if (item->gone && knows(item, number)) {
             tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
-            see_through(depot, item, number);
+            see_through(store, item, number);
             continue;
         }
         struct hearth_record *record = !item->gone && item->ready_us <= at_us ? hearth_record_copy(item->record) : NULL;
@@ -349,87 +349,87 @@ static void seek_at(struct depot_box *box, const struct hearth_backing_place *pl
     }
 }
 
-static uint64_t depot_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
-    struct depot_box *box = box_of(backing);
-    struct hearth_sim_store *depot = box->depot;
-    const int64_t at_us = *box->now_us + depot->params.latency_us;
-    if (depot->away) {
+static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
+    struct store_box *box = box_of(backing);
+    struct hearth_sim_store *store = box->store;
+    const int64_t at_us = *box->now_us + store->params.latency_us;
+    if (store->away) {
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
         seek_at(box, &places[i], at_us);
     }
-    const uint64_t ticket = ++depot->ticket;
+    const uint64_t ticket = ++store->ticket;
     tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = ticket});
     return ticket;
 }
 
 /* Only when an eighth of a value's time has passed since the last (tier/remote_write.c), which replays do not last for:
  * for the store, what a box uses from its RAM ages. */
-static void depot_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+static void store_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
     (void)backing, (void)touches, (void)n;
 }
 
 /* The end of a path goes before its beginning. */
 static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
-    struct hearth_sim_store *depot = box_of(backing)->depot;
+    struct hearth_sim_store *store = box_of(backing)->store;
     for (size_t i = n; i-- > 0;) {
-        struct depot_item *item = find(depot, touches[i].name);
+        struct store_item *item = find(store, touches[i].name);
         if (item) {
-            hearth_lru_touch(&depot->items, &item->entry);
+            hearth_lru_touch(&store->items, &item->entry);
         }
     }
 }
 
-static void depot_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+static void store_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
     (void)backing, (void)name, (void)why;
 }
 
 /* Replays forget nothing. */
-static bool depot_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+static bool store_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
     (void)backing, (void)name, (void)kind;
     return false;
 }
 
-static void depot_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+static void store_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
     (void)backing;
     *stats = (struct hearth_backing_stats){.scanned = true};
 }
 
-static void depot_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+static void store_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
     (void)backing, (void)wake, (void)user;
 }
 
-static void depot_destroy(struct hearth_backing *backing) {
-    (void)backing; /* the depot's */
+static void store_destroy(struct hearth_backing *backing) {
+    (void)backing; /* the store's */
 }
 
-static const struct hearth_backing_ops OPS = {.destroy = depot_destroy,
-                                              .put = depot_put,
-                                              .get = depot_get,
-                                              .seek = depot_seek,
-                                              .touch = depot_touch,
-                                              .reject = depot_reject,
-                                              .remove = depot_remove,
-                                              .poll = depot_poll,
-                                              .wait = depot_wait,
-                                              .stats = depot_stats,
-                                              .set_wake = depot_set_wake};
+static const struct hearth_backing_ops OPS = {.destroy = store_destroy,
+                                              .put = store_put,
+                                              .get = store_get,
+                                              .seek = store_seek,
+                                              .touch = store_touch,
+                                              .reject = store_reject,
+                                              .remove = store_remove,
+                                              .poll = store_poll,
+                                              .wait = store_wait,
+                                              .stats = store_stats,
+                                              .set_wake = store_set_wake};
 
-static const struct hearth_backing_ops DISK_OPS = {.destroy = depot_destroy,
-                                                   .put = depot_put,
-                                                   .get = depot_get,
+static const struct hearth_backing_ops DISK_OPS = {.destroy = store_destroy,
+                                                   .put = store_put,
+                                                   .get = store_get,
                                                    .touch = disk_touch,
-                                                   .reject = depot_reject,
-                                                   .remove = depot_remove,
-                                                   .poll = depot_poll,
-                                                   .wait = depot_wait,
-                                                   .stats = depot_stats,
-                                                   .set_wake = depot_set_wake};
+                                                   .reject = store_reject,
+                                                   .remove = store_remove,
+                                                   .poll = store_poll,
+                                                   .wait = store_wait,
+                                                   .stats = store_stats,
+                                                   .set_wake = store_set_wake};
 
 /* ---- life ---- */
 
-static void drop_events(struct depot_box *box) {
+static void drop_events(struct store_box *box) {
     while (box->event_count > 0) {
         struct hearth_backing_event event = take_first(box);
         hearth_backing_event_finish(&event);
@@ -438,102 +438,102 @@ static void drop_events(struct depot_box *box) {
 
 struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_params *params, uint32_t boxes) {
     HEARTH_ASSERT(boxes <= HEARTH_SIM_STORE_BOXES_MAX);
-    struct hearth_sim_store *depot = calloc(1, sizeof *depot + boxes * sizeof *depot->boxes);
-    if (!depot) {
+    struct hearth_sim_store *store = calloc(1, sizeof *store + boxes * sizeof *store->boxes);
+    if (!store) {
         return NULL;
     }
     const double write_bytes_per_s =
         params->write_bytes_per_s > 0 ? params->write_bytes_per_s : params->store_bytes_per_s;
-    if (!hearth_wire_init(&depot->in, write_bytes_per_s / 1e6) ||
-        !hearth_wire_init(&depot->out, params->store_bytes_per_s / 1e6)) {
-        hearth_sim_store_destroy(depot);
+    if (!hearth_wire_init(&store->in, write_bytes_per_s / 1e6) ||
+        !hearth_wire_init(&store->out, params->store_bytes_per_s / 1e6)) {
+        hearth_sim_store_destroy(store);
         return NULL;
     }
-    depot->params = *params;
-    depot->items.budget_bytes = params->bytes;
-    depot->ghosts.budget_bytes = GHOSTS_MAX;
-    depot->box_count = boxes;
-    return depot;
+    store->params = *params;
+    store->items.budget_bytes = params->bytes;
+    store->ghosts.budget_bytes = GHOSTS_MAX;
+    store->box_count = boxes;
+    return store;
 }
 
-struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *depot, uint32_t number, int64_t *now_us) {
-    struct depot_box *box = &depot->boxes[number];
-    box->backing = depot->params.disk ? (struct hearth_backing){.ops = &DISK_OPS, .name = "disk"}
+struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *store, uint32_t number, int64_t *now_us) {
+    struct store_box *box = &store->boxes[number];
+    box->backing = store->params.disk ? (struct hearth_backing){.ops = &DISK_OPS, .name = "disk"}
                                       : (struct hearth_backing){.ops = &OPS, .name = "remote"};
-    box->depot = depot;
+    box->store = store;
     box->now_us = now_us;
     tell(box, *now_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED});
     return &box->backing;
 }
 
-void hearth_sim_store_lose_box(struct hearth_sim_store *depot, uint32_t number, int64_t at_us) {
-    struct depot_box *box = &depot->boxes[number];
+void hearth_sim_store_lose_box(struct hearth_sim_store *store, uint32_t number, int64_t at_us) {
+    struct store_box *box = &store->boxes[number];
     settle_writes(box, at_us);
     for (size_t i = box->written; i < box->write_count; i++) {
-        struct depot_item *item = find(depot, box->writes[i].name);
+        struct store_item *item = find(store, box->writes[i].name);
         if (item && item->ready_us > at_us) {
-            hearth_lru_remove(&depot->items, &item->entry);
-            lose_item(depot, item, at_us);
+            hearth_lru_remove(&store->items, &item->entry);
+            lose_item(store, item, at_us);
         }
     }
     box->write_count = box->written = 0;
     box->queued_bytes = 0;
     box->in_free_us = box->out_free_us = at_us;
     drop_events(box);
-    for (struct hearth_lru_entry *entry = depot->items.newest; entry; entry = entry->older) {
-        ((struct depot_item *)entry)->known[number / 64] &= ~(UINT64_C(1) << number % 64);
+    for (struct hearth_lru_entry *entry = store->items.newest; entry; entry = entry->older) {
+        ((struct store_item *)entry)->known[number / 64] &= ~(UINT64_C(1) << number % 64);
     }
-    for (struct hearth_lru_entry *entry = depot->ghosts.newest, *older; entry; entry = older) {
+    for (struct hearth_lru_entry *entry = store->ghosts.newest, *older; entry; entry = older) {
         older = entry->older;
-        see_through(depot, (struct depot_item *)entry, number);
+        see_through(store, (struct store_item *)entry, number);
     }
 }
 
-void hearth_sim_store_lose(struct hearth_sim_store *depot, int64_t at_us) {
-    while (depot->items.oldest) {
-        struct hearth_lru_entry *entry = depot->items.oldest;
-        hearth_lru_remove(&depot->items, entry);
-        lose_item(depot, (struct depot_item *)entry, at_us);
+void hearth_sim_store_lose(struct hearth_sim_store *store, int64_t at_us) {
+    while (store->items.oldest) {
+        struct hearth_lru_entry *entry = store->items.oldest;
+        hearth_lru_remove(&store->items, entry);
+        lose_item(store, (struct store_item *)entry, at_us);
     }
-    for (uint32_t i = 0; i < depot->box_count; i++) {
-        struct depot_box *box = &depot->boxes[i];
+    for (uint32_t i = 0; i < store->box_count; i++) {
+        struct store_box *box = &store->boxes[i];
         box->write_count = box->written = 0;
         box->queued_bytes = 0;
     }
-    depot->away = true;
+    store->away = true;
 }
 
-void hearth_sim_store_return(struct hearth_sim_store *depot) {
-    depot->away = false;
+void hearth_sim_store_return(struct hearth_sim_store *store) {
+    store->away = false;
 }
 
-void hearth_sim_store_destroy(struct hearth_sim_store *depot) {
-    if (!depot) {
+void hearth_sim_store_destroy(struct hearth_sim_store *store) {
+    if (!store) {
         return;
     }
-    hearth_sim_store_lose(depot, 0);
-    for (uint32_t i = 0; i < depot->box_count; i++) {
-        drop_events(&depot->boxes[i]);
-        free(depot->boxes[i].events);
-        free(depot->boxes[i].writes);
+    hearth_sim_store_lose(store, 0);
+    for (uint32_t i = 0; i < store->box_count; i++) {
+        drop_events(&store->boxes[i]);
+        free(store->boxes[i].events);
+        free(store->boxes[i].writes);
     }
-    while (depot->ghosts.oldest) {
-        struct hearth_lru_entry *entry = depot->ghosts.oldest;
-        hearth_lru_remove(&depot->ghosts, entry);
-        destroy_item(depot, (struct depot_item *)entry);
+    while (store->ghosts.oldest) {
+        struct hearth_lru_entry *entry = store->ghosts.oldest;
+        hearth_lru_remove(&store->ghosts, entry);
+        destroy_item(store, (struct store_item *)entry);
     }
-    hearth_lru_finish(&depot->items);
-    hearth_lru_finish(&depot->ghosts);
-    hearth_table_finish(&depot->items_at);
-    hearth_wire_finish(&depot->in);
-    hearth_wire_finish(&depot->out);
-    free(depot);
+    hearth_lru_finish(&store->items);
+    hearth_lru_finish(&store->ghosts);
+    hearth_table_finish(&store->items_at);
+    hearth_wire_finish(&store->in);
+    hearth_wire_finish(&store->out);
+    free(store);
 }
 
-void hearth_sim_store_figures(const struct hearth_sim_store *depot, struct hearth_sim_store_figures *figures) {
-    *figures = depot->figures;
+void hearth_sim_store_figures(const struct hearth_sim_store *store, struct hearth_sim_store_figures *figures) {
+    *figures = store->figures;
 }
 
-const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *depot, bool reads) {
-    return reads ? &depot->out : &depot->in;
+const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *store, bool reads) {
+    return reads ? &store->out : &store->in;
 }

@@ -1,4 +1,4 @@
-/* A depot: the store that the boxes of a replay share, as a cost model behind the backing tiers' vtable.
+/* A simulated store: the one that the boxes of a replay share, as a cost model behind the backing tiers' vtable.
  *
  * It answers what Redis answers (tier/remote.h): what hangs on a prompt's blocks in one round trip, reads and writes at
  * the bandwidth of the box's network and of the store's, which all boxes share. A page that is there is not sent again;
@@ -34,18 +34,18 @@ struct hearth_sim_store;
 /* NULL: out of memory. */
 struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_params *params, uint32_t boxes);
 /* The tiers of its boxes go with it: their caches must be gone. */
-void hearth_sim_store_destroy(struct hearth_sim_store *depot);
+void hearth_sim_store_destroy(struct hearth_sim_store *store);
 
-/* The tier of a box, whose clock is `*now_us`; the depot's own. */
-struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *depot, uint32_t box, int64_t *now_us);
+/* The tier of a box, whose clock is `*now_us`; the store's own. */
+struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *store, uint32_t box, int64_t *now_us);
 /* The box is gone since `at_us`: what it had not written by then is not there. Its cache must be gone. */
-void hearth_sim_store_lose_box(struct hearth_sim_store *depot, uint32_t box, int64_t at_us);
+void hearth_sim_store_lose_box(struct hearth_sim_store *store, uint32_t box, int64_t at_us);
 /* The store is gone since `at_us`, with what it held, and answers nothing until hearth_sim_store_return(). */
-void hearth_sim_store_lose(struct hearth_sim_store *depot, int64_t at_us);
-void hearth_sim_store_return(struct hearth_sim_store *depot);
+void hearth_sim_store_lose(struct hearth_sim_store *store, int64_t at_us);
+void hearth_sim_store_return(struct hearth_sim_store *store);
 
-void hearth_sim_store_figures(const struct hearth_sim_store *depot, struct hearth_sim_store_figures *figures);
+void hearth_sim_store_figures(const struct hearth_sim_store *store, struct hearth_sim_store_figures *figures);
 /* The store's line for reads, or for writes. */
-const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *depot, bool reads);
+const struct hearth_wire *hearth_sim_store_wire(const struct hearth_sim_store *store, bool reads);
 
 #endif

@@ -1,5 +1,6 @@
-/* A request that only looks: where the state of its prompt is, and what it would cost to bring it back. It is answered
- * when it is taken, between two batches: it never waits for a lane, takes none, and counts as no use of anything. */
+/* Answers a request that only asks where the state of its prompt is, and what bringing it back would cost. The answer
+ * comes as soon as the request is taken, between two batches: it never waits for a lane, takes none, and counts as no
+ * use of anything. */
 #include "sched/service_internal.h"
 
 void hearth_task_locate(struct hearth_service *service, struct hearth_task *task) {
@@ -12,18 +13,18 @@ void hearth_task_locate(struct hearth_service *service, struct hearth_task *task
     }
     const struct hearth_cache_prompt prompt = {
         .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
-    struct hearth_cache_location look;
+    struct hearth_cache_location location;
     hearth_cache_locate(service->cache, &prompt, (const struct hearth_live *const *)service->live_list,
-                        hearth_service_lives(service), &look);
+                        hearth_service_lives(service), &location);
     event->receipt = (struct hearth_receipt){.prompt_tokens = (uint32_t)task->prompt_tokens,
-                                             .reused_live_tokens = (uint32_t)look.live_tokens,
-                                             .reused_ram_tokens = (uint32_t)look.ram_tokens,
-                                             .reused_disk_tokens = (uint32_t)look.disk_tokens,
-                                             .reused_remote_tokens = (uint32_t)look.remote_tokens,
-                                             .computed_tokens = (uint32_t)look.computed_tokens - 1,
-                                             .restore_us = look.restore_us,
-                                             .prefill_us = look.computed_tokens > 1 ? look.compute_us : 0,
-                                             .read_bytes = look.read_bytes};
+                                             .reused_live_tokens = (uint32_t)location.live_tokens,
+                                             .reused_ram_tokens = (uint32_t)location.ram_tokens,
+                                             .reused_disk_tokens = (uint32_t)location.disk_tokens,
+                                             .reused_remote_tokens = (uint32_t)location.remote_tokens,
+                                             .computed_tokens = (uint32_t)location.computed_tokens - 1,
+                                             .restore_us = location.restore_us,
+                                             .prefill_us = location.computed_tokens > 1 ? location.compute_us : 0,
+                                             .read_bytes = location.read_bytes};
     event->finish = HEARTH_FINISH_LENGTH;
     hearth_task_end(service, task, event);
 }

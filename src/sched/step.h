@@ -1,7 +1,7 @@
 /* The step: which request computes next. A pure function of its own state, events and the time; it knows requests and
  * lanes as numbers, no engine and no tokens.
  *
- * Every call of hearth_step_next() returns one action. The caller (service_life.c) carries it out and reports the
+ * Every call of hearth_step_next() returns one action. The caller (run.c) carries it out and reports the
  * outcome through an event before it asks again:
  *
  *     ADMIT id      a lane is free: plan the request   → hearth_step_assign() or hearth_step_hold()
