@@ -19,6 +19,7 @@
 #include "session/db_pg.h"
 #include "tier/remote.h"
 #include "tier/remote_cluster.h"
+#include "tier/remote_hosts.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -245,7 +246,7 @@ static int allow_store(const struct hearth_options *options, struct hearth_confi
     if (!options->kv_remote) {
         return HEARTH_OK;
     }
-    if (hearth_remote_cluster_is(options->kv_remote)) { /* its other nodes are at the same ports */
+    if (hearth_remote_hosts_several(options->kv_remote)) { /* its other nodes are at the same ports */
         params->looks_up = true;
         return hearth_fail_of(msg,
                               hearth_remote_cluster_ports(options->kv_remote, params->stores, HEARTH_CONFINE_STORES_MAX,

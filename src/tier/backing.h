@@ -42,6 +42,7 @@ struct hearth_backing_event {
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
     int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM.
                                      REMOVED: IO (it may still be there) */
+    bool elsewhere;               /* SOUGHT of a node of a cluster: another node has some of it (remote_cluster.c) */
 };
 
 /* Frees what an event holds (what was taken out of it is zeroed by the taker). */
@@ -87,6 +88,9 @@ struct hearth_backing_place {
     const hearth_token *tokens; /* [base_pos, base_pos + n) of the prompt; NULL: whatever hangs there */
     size_t n;                   /* at most page_tokens */
 };
+
+/* A copy of places and their tokens, in one piece. NULL: out of memory. */
+struct hearth_backing_place *hearth_backing_places_copy(const struct hearth_backing_place *places, size_t n);
 
 struct hearth_backing_ops {
     /* Writes what is queued (for at most a few seconds), ends the threads, frees. */

@@ -177,6 +177,30 @@ static void remote_reject(struct hearth_backing *backing, struct hearth_digest n
     }
 }
 
+void hearth_remote_take_over(struct hearth_backing *backing, struct remote_op *op) {
+    struct remote *remote = remote_of(backing), *from = op->link->remote;
+    if (op->kind == REMOTE_PUT) {
+        size_t len = 0;
+        if (op->blob) {
+            (void)hearth_blob_data(op->blob, &len);
+        }
+        (void)pthread_mutex_lock(&from->lock);
+        from->stats.queued_bytes -= len;
+        (void)hearth_remote_known_add(from, op->name, op->base, len); /* what removes it goes the same way */
+        (void)pthread_mutex_unlock(&from->lock);
+        (void)pthread_mutex_lock(&remote->lock);
+        remote->stats.queued_bytes += len;
+        (void)pthread_mutex_unlock(&remote->lock);
+    }
+    hearth_buf_finish(&op->header);
+    hearth_buf_finish(&op->body);
+    op->hops++;
+    op->step = 0;
+    op->asked = op->sent = op->answered = 0;
+    op->placed = op->lost = op->missing = op->moved = op->asks = false;
+    (void)hearth_remote_submit(op->kind == REMOTE_GET ? &remote->reader : &remote->writer, op, false);
+}
+
 static bool remote_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
     return hearth_events_poll(&remote_of(backing)->events, event);
 }
@@ -224,7 +248,7 @@ static void remote_destroy(struct hearth_backing *backing) {
     stop(&remote->reader);
     close_wake(&remote->writer);
     close_wake(&remote->reader);
-    if (!remote->params.moved) {
+    if (!remote->params.cluster) {
         hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
     hearth_events_finish(&remote->events);

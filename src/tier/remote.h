@@ -9,6 +9,29 @@
 
 #include "tier/backing.h"
 
+struct remote_op;
+
+/* Where a node of a cluster says that a value is. */
+struct hearth_remote_moved {
+    int slot;
+    const char *host; /* empty: the one that says so */
+    int port;
+    bool asks; /* the slot is on its way there: what this node does not have is to be asked for there, with ASKING */
+};
+
+/* What a node of a cluster asks of it. Any thread; they must not call the tier. */
+struct hearth_remote_cluster {
+    void *user;
+    /* The map is old: a value is elsewhere, or (NULL) the node fails, or works again; what that does to /health is the
+     * cluster's. `asked`: the host of the node that says so. */
+    void (*changed)(void *user, const struct hearth_remote_moved *moved, const char *asked);
+    /* Whether ASKING goes before what is asked of the block. */
+    bool (*asks)(void *user, struct hearth_digest base);
+    /* Gives an operation on a block to the node that has it now, with hearth_remote_take_over(). False: no other one
+     * is known to have it. */
+    bool (*pass)(void *user, struct remote_op *op, struct hearth_digest base, const struct hearth_backing *from);
+};
+
 struct hearth_remote_params {
     const char *url; /* redis://[[user]:password@]host[:port][/db], rediss://… (TLS), unix://PATH[?db=N] */
     struct hearth_digest fingerprint; /* of the engine: with page_tokens it begins every name in the store */
@@ -20,10 +43,7 @@ struct hearth_remote_params {
     int64_t timeout_us;   /* without an answer for so long, the store is taken for gone */
     uint64_t state_bytes; /* no item's state is longer: what says so is not believed; 0: not known */
     uint64_t queue_bytes; /* most that waits to be written; 0: 512 MiB */
-    /* A node of a cluster: called on any thread when it says that a value is elsewhere, and when it fails; what it does
-     * to /health is the caller's. NULL: a store of its own. It must not call the tier. */
-    void (*moved)(void *user);
-    void *user;
+    const struct hearth_remote_cluster *cluster; /* of which it is a node; it stays the caller's. NULL: none */
 };
 
 /* Checks the parameters and starts the threads; waits for the first connection, or its failure, for at most the
@@ -32,6 +52,9 @@ struct hearth_remote_params {
  * line in `msg`, which never shows a password. */
 int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
                          struct hearth_errmsg *msg);
+
+/* An operation of another node of the cluster goes on at this one, from its beginning. Any thread. */
+void hearth_remote_take_over(struct hearth_backing *backing, struct remote_op *op);
 
 /* Where a URL leads. */
 struct hearth_remote_address {

@@ -2,19 +2,25 @@
  *
  * All values of a block have one hash tag (tier/remote_engine.h), so they are on one node, and blocks are spread over
  * all. A thread of its own asks any node for the map (CLUSTER SLOTS): at the start, when a node says that a value is
- * elsewhere or is lost, every second while a node that has slots fails, and now and then. What is asked of the wrong
- * node meanwhile is a miss; what is written there is dropped, and is written again when it is computed again.
+ * elsewhere or is lost, every second while a node that has slots fails, and now and then.
  *
  *     seek              the places of each node in one seek of that node; SOUGHT when all have answered, in the order
- * of the calls put               the node of the block get, remove, …    the node that told of the item, or was given
- * it
+ *                       of the calls
+ *     put               the node of the block
+ *     get, remove, …    the node that told of the item, or was given it
+ *
+ * A node that says where else a value is (MOVED, ASK) changes the map at once, and what was asked goes on there: the
+ * places of a seek from here, other operations from node to node (remote_link.c), so often at most. A node that is not
+ * known yet is added by the thread; what was asked of it meanwhile is a miss, and what was to be written is dropped.
  *
  * Invariants: nodes are added and never removed: one without slots is left alone. The map and the list of nodes change
- * under `lock`, and only by the thread; everything else is the engine's. */
+ * under `lock`, nodes only by the thread; everything else is the engine's. No operation is passed on once `stop` is
+ * set. */
 #include "tier/remote_cluster.h"
 
 #include "tier/events.h"
 #include "tier/news.h"
+#include "tier/remote_hosts.h"
 #include "tier/remote_list.h"
 
 #include "base/clock.h"
@@ -25,10 +31,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS 16384
-#define NODES_MAX 64
+#define SLOTS HEARTH_REMOTE_SLOTS
+#define NODES_MAX HEARTH_REMOTE_NODES_MAX
 #define CALM_US 30000000 /* between two looks at the map while all is well */
 #define TROUBLED_US 1000000
+#define HOPS_MAX 3 /* a place of a seek is asked for again so often */
 
 struct cluster_item {
     struct hearth_link link; /* first; its key is the name */
@@ -36,31 +43,41 @@ struct cluster_item {
 };
 
 struct cluster_node {
-    char where[192]; /* host:port */
+    char where[HEARTH_REMOTE_WHERE_BYTES];
     struct hearth_backing *tier;
+};
+
+/* Which node was asked for a place. */
+struct cluster_asked {
+    int node;
+    uint64_t ticket; /* of that node; 0: it has answered, or was not asked */
 };
 
 /* A seek that is under way. */
 struct cluster_seek {
     struct cluster_seek *next;
     uint64_t ticket;
-    uint64_t asked[NODES_MAX]; /* tickets of the nodes; 0: not asked, or answered */
+    struct hearth_backing_place *places;
+    struct cluster_asked *asked; /* of each place */
+    size_t n;
+    int hops;
 };
 
 struct cluster {
     struct hearth_backing backing; /* first */
     struct hearth_remote_params params;
+    struct hearth_remote_cluster calls; /* of the nodes */
     char *key_file, *ca_file;
-    char *prefix; /* of a node's URL: scheme://user:password@ */
-    char **seeds; /* host:port */
-    size_t seed_n;
+    struct hearth_remote_hosts seeds;
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t came, told;
     struct cluster_node nodes[NODES_MAX];
     size_t node_n;
-    int16_t slots[SLOTS]; /* -1: no node is known */
+    int16_t slots[SLOTS];                    /* -1: no node is known */
+    int16_t asks[SLOTS];                     /* the node that a slot is on its way to; -1: none was told of */
+    char told_of[HEARTH_REMOTE_WHERE_BYTES]; /* a node that is to be added; "": none */
     bool stop, stale, looked;
     struct hearth_news news;
     /* the engine's */
@@ -76,24 +93,11 @@ static struct cluster *cluster_of(struct hearth_backing *backing) {
 
 /* ---- slots ---- */
 
-/* CRC16/XMODEM, as the cluster's specification has it. */
-static unsigned crc16(const char *bytes, size_t len) {
-    unsigned crc = 0;
-    for (size_t i = 0; i < len; i++) {
-        crc ^= (unsigned)(unsigned char)bytes[i] << 8;
-        for (int bit = 0; bit < 8; bit++) {
-            crc = crc & 0x8000 ? crc << 1 ^ 0x1021 : crc << 1;
-        }
-    }
-    return crc & 0xffff;
-}
-
-/* The node that has a block; -1: none is known. */
-static int node_of(struct cluster *cluster, struct hearth_digest base) {
-    char hex[33];
-    hearth_digest_hex(base, hex);
+/* The node that has a block; -1: none is known. `again`: of those that it is asked of again. */
+static int node_of(struct cluster *cluster, struct hearth_digest base, bool again) {
+    const int slot = hearth_remote_slot(base);
     (void)pthread_mutex_lock(&cluster->lock);
-    const int node = cluster->slots[crc16(hex, 32) % SLOTS];
+    const int node = again && cluster->asks[slot] >= 0 ? cluster->asks[slot] : cluster->slots[slot];
     (void)pthread_mutex_unlock(&cluster->lock);
     return node;
 }
@@ -107,33 +111,66 @@ static size_t node_count(struct cluster *cluster) {
 
 /* ---- the map ---- */
 
-/* A node says that something is elsewhere, or is lost: any thread. */
-static void on_moved(void *user) {
+static int find_node(const struct cluster *cluster, const char *where) {
+    for (size_t i = 0; i < cluster->node_n; i++) {
+        if (strcmp(cluster->nodes[i].where, where) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static void on_changed(void *user, const struct hearth_remote_moved *moved, const char *asked) {
     struct cluster *cluster = user;
+    char where[HEARTH_REMOTE_WHERE_BYTES];
     (void)pthread_mutex_lock(&cluster->lock);
+    if (moved) {
+        hearth_remote_where(moved->host, moved->port, asked, where);
+        const int node = find_node(cluster, where);
+        if (node < 0) {
+            memcpy(cluster->told_of, where, sizeof where);
+        } else if (moved->asks) {
+            cluster->asks[moved->slot] = (int16_t)node;
+        } else {
+            cluster->slots[moved->slot] = (int16_t)node;
+            cluster->asks[moved->slot] = -1;
+        }
+    }
     cluster->stale = true;
     (void)pthread_cond_signal(&cluster->told);
     (void)pthread_mutex_unlock(&cluster->lock);
 }
 
-static char *url_of(const struct cluster *cluster, const char *where) {
-    const size_t len = strlen(cluster->prefix) + strlen(where) + 1;
-    char *url = malloc(len);
-    if (url) {
-        (void)snprintf(url, len, "%s%s", cluster->prefix, where);
+static bool on_asks(void *user, struct hearth_digest base) {
+    struct cluster *cluster = user;
+    const int slot = hearth_remote_slot(base);
+    (void)pthread_mutex_lock(&cluster->lock);
+    const bool asks = cluster->asks[slot] >= 0;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return asks;
+}
+
+static bool on_pass(void *user, struct remote_op *op, struct hearth_digest base, const struct hearth_backing *from) {
+    struct cluster *cluster = user;
+    const int slot = hearth_remote_slot(base);
+    (void)pthread_mutex_lock(&cluster->lock);
+    const int node = cluster->asks[slot] >= 0 ? cluster->asks[slot] : cluster->slots[slot];
+    const bool passes = !cluster->stop && node >= 0 && cluster->nodes[node].tier != from;
+    if (passes) {
+        hearth_remote_take_over(cluster->nodes[node].tier, op);
     }
-    return url;
+    (void)pthread_mutex_unlock(&cluster->lock);
+    return passes;
 }
 
 /* The node at an address, which becomes one; -1: it cannot. */
 static int node_at(struct cluster *cluster, const char *where, struct hearth_errmsg *msg) {
-    for (size_t i = 0; i < cluster->node_n; i++) { /* only this thread adds to them */
-        if (strcmp(cluster->nodes[i].where, where) == 0) {
-            return (int)i;
-        }
+    const int known = find_node(cluster, where); /* only this thread adds to them */
+    if (known >= 0) {
+        return known;
     }
     struct hearth_backing *tier = NULL;
-    char *url = url_of(cluster, where);
+    char *url = hearth_remote_hosts_url(&cluster->seeds, where);
     struct hearth_remote_params params = cluster->params;
     params.url = url;
     if (!url || cluster->node_n == NODES_MAX || hearth_remote_create(&params, &tier, msg) != HEARTH_OK) {
@@ -161,11 +198,11 @@ struct cluster_look {
 static void take_range(void *user, int first, int last, const char *host, int port) {
     struct cluster_look *look = user;
     struct hearth_errmsg msg;
-    char where[192];
+    char where[HEARTH_REMOTE_WHERE_BYTES];
     const char *colon = strrchr(look->asked, ':');
-    const int len = *host ? (int)strlen(host) : (int)(colon ? colon - look->asked : 0);
-    (void)snprintf(where, sizeof where, strchr(host, ':') ? "[%.*s]:%d" : "%.*s:%d", len, *host ? host : look->asked,
-                   port);
+    char asked[HEARTH_REMOTE_WHERE_BYTES];
+    (void)snprintf(asked, sizeof asked, "%.*s", colon ? (int)(colon - look->asked) : 0, look->asked);
+    hearth_remote_where(host, port, asked, where);
     const int node = node_at(look->cluster, where, &msg);
     for (int slot = first; slot <= last && slot >= 0 && slot < SLOTS; slot++) {
         look->slots[slot] = (int16_t)node;
@@ -177,7 +214,7 @@ static void take_range(void *user, int first, int last, const char *host, int po
 static bool look_at(struct cluster *cluster, const char *where, struct cluster_look *look) {
     struct hearth_remote_list *list = NULL;
     struct hearth_errmsg msg;
-    char *url = url_of(cluster, where);
+    char *url = hearth_remote_hosts_url(&cluster->seeds, where);
     look->cluster = cluster;
     look->asked = where;
     look->any = false;
@@ -191,14 +228,23 @@ static bool look_at(struct cluster *cluster, const char *where, struct cluster_l
 
 static bool look(struct cluster *cluster) {
     struct cluster_look *look = malloc(sizeof *look);
+    char told_of[HEARTH_REMOTE_WHERE_BYTES];
+    struct hearth_errmsg msg;
+    (void)pthread_mutex_lock(&cluster->lock);
+    memcpy(told_of, cluster->told_of, sizeof told_of);
+    cluster->told_of[0] = '\0';
+    (void)pthread_mutex_unlock(&cluster->lock);
+    if (told_of[0]) {
+        (void)node_at(cluster, told_of, &msg);
+    }
     bool good = false;
     for (size_t i = 0; look && !good && i < cluster->node_n; i++) {
         char where[sizeof cluster->nodes[i].where];
         memcpy(where, cluster->nodes[i].where, sizeof where);
         good = look_at(cluster, where, look);
     }
-    for (size_t i = 0; look && !good && i < cluster->seed_n; i++) {
-        good = look_at(cluster, cluster->seeds[i], look);
+    for (size_t i = 0; look && !good && i < cluster->seeds.n; i++) {
+        good = look_at(cluster, cluster->seeds.hosts[i], look);
     }
     (void)pthread_mutex_lock(&cluster->lock);
     if (good) {
@@ -315,7 +361,7 @@ static struct hearth_backing *tier_of(struct cluster *cluster, struct hearth_dig
 static bool cluster_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                         const struct hearth_digest *replaces) {
     struct cluster *cluster = cluster_of(backing);
-    const int node = node_of(cluster, record->base);
+    const int node = node_of(cluster, record->base, false);
     if (node < 0) {
         return false;
     }
@@ -332,36 +378,83 @@ static bool cluster_get(struct hearth_backing *backing, struct hearth_digest nam
     return tier->ops->get(tier, name);
 }
 
+static void free_seek(struct cluster_seek *seek) {
+    if (seek) {
+        free(seek->places);
+        free(seek->asked);
+        free(seek);
+    }
+}
+
+/* Asks a node for the places that are to be asked of it and were not. */
+static void ask_node(struct cluster *cluster, struct cluster_seek *seek, int node, struct hearth_backing_place *room) {
+    struct hearth_backing *tier = cluster->nodes[node].tier;
+    size_t count = 0;
+    for (size_t i = 0; i < seek->n; i++) {
+        if (seek->asked[i].node == node && seek->asked[i].ticket == 0) {
+            room[count++] = seek->places[i];
+        }
+    }
+    const uint64_t ticket = count > 0 ? tier->ops->seek(tier, room, count) : 0;
+    for (size_t i = 0; i < seek->n; i++) {
+        if (seek->asked[i].node == node && seek->asked[i].ticket == 0) {
+            seek->asked[i] = (struct cluster_asked){.node = ticket ? node : -1, .ticket = ticket};
+        }
+    }
+}
+
+/* False: nothing was asked. */
+static bool ask_nodes(struct cluster *cluster, struct cluster_seek *seek) {
+    struct hearth_backing_place *room = malloc(seek->n * sizeof *room);
+    bool asked = false;
+    for (size_t node = 0; room && node < node_count(cluster); node++) {
+        ask_node(cluster, seek, (int)node, room);
+    }
+    for (size_t i = 0; i < seek->n; i++) {
+        asked = asked || seek->asked[i].ticket != 0;
+    }
+    free(room);
+    return asked;
+}
+
 static uint64_t cluster_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
     struct cluster *cluster = cluster_of(backing);
     struct cluster_seek *seek = calloc(1, sizeof *seek);
-    struct hearth_backing_place *of_node = malloc(n * sizeof *of_node);
-    int *nodes = malloc(n * sizeof *nodes);
-    bool asked = false;
-    for (size_t i = 0; nodes && i < n; i++) {
-        nodes[i] = node_of(cluster, places[i].base);
+    if (seek) {
+        seek->places = hearth_backing_places_copy(places, n);
+        seek->asked = calloc(n, sizeof *seek->asked);
+        seek->n = n;
     }
-    for (size_t node = 0; seek && of_node && nodes && node < node_count(cluster); node++) {
-        struct hearth_backing *tier = cluster->nodes[node].tier;
-        size_t count = 0;
-        for (size_t i = 0; i < n; i++) {
-            if (nodes[i] == (int)node) {
-                of_node[count++] = places[i];
-            }
-        }
-        seek->asked[node] = count > 0 ? tier->ops->seek(tier, of_node, count) : 0;
-        asked = asked || seek->asked[node] != 0;
+    for (size_t i = 0; seek && seek->asked && i < n; i++) {
+        seek->asked[i].node = node_of(cluster, places[i].base, false);
     }
-    free(of_node);
-    free(nodes);
-    if (!asked) {
-        free(seek);
+    if (!seek || !seek->places || !seek->asked || !ask_nodes(cluster, seek)) {
+        free_seek(seek);
         return 0;
     }
     seek->ticket = ++cluster->ticket;
     *cluster->seeks_end = seek;
     cluster->seeks_end = &seek->next;
     return seek->ticket;
+}
+
+/* A node has answered. Places that are at another one are asked for there. */
+static void hear(struct cluster *cluster, int node, const struct hearth_backing_event *event) {
+    for (struct cluster_seek *seek = cluster->seeks; seek; seek = seek->next) {
+        const bool follows = event->elsewhere && seek->hops < HOPS_MAX;
+        bool again = false;
+        for (size_t i = 0; i < seek->n; i++) {
+            if (seek->asked[i].node == node && seek->asked[i].ticket == event->ticket) {
+                const int next = follows ? node_of(cluster, seek->places[i].base, true) : -1;
+                seek->asked[i] = (struct cluster_asked){.node = next == node ? -1 : next};
+                again = again || seek->asked[i].node >= 0;
+            }
+        }
+        if (again) {
+            seek->hops++;
+            (void)ask_nodes(cluster, seek);
+        }
+    }
 }
 
 static void cluster_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
@@ -386,6 +479,14 @@ static bool cluster_remove(struct hearth_backing *backing, struct hearth_digest 
 
 /* ---- events ---- */
 
+/* An item is where it was written or read. */
+static void move(struct cluster *cluster, const struct hearth_backing_event *event, int node) {
+    struct cluster_item *item = find(cluster, event->name);
+    if (item && event->err == HEARTH_OK) {
+        item->node = node;
+    }
+}
+
 /* Whether the event is the cache's, too. */
 static bool passes(struct cluster *cluster, size_t node, const struct hearth_backing_event *event) {
     switch (event->type) {
@@ -394,20 +495,16 @@ static bool passes(struct cluster *cluster, size_t node, const struct hearth_bac
     case HEARTH_BACKING_DROPPED:
     case HEARTH_BACKING_REMOVED: forget(cluster, event->name); return true;
     case HEARTH_BACKING_SCANNED: return false;
-    case HEARTH_BACKING_SOUGHT:
-        for (struct cluster_seek *seek = cluster->seeks; seek; seek = seek->next) {
-            seek->asked[node] = seek->asked[node] <= event->ticket ? 0 : seek->asked[node];
-        }
-        return false;
-    default: return true;
+    case HEARTH_BACKING_SOUGHT: hear(cluster, (int)node, event); return false;
+    default: move(cluster, event, (int)node); return true;
     }
 }
 
 /* The oldest seek has ended. */
 static bool take_sought(struct cluster *cluster, struct hearth_backing_event *event) {
     struct cluster_seek *seek = cluster->seeks;
-    for (size_t i = 0; seek && i < NODES_MAX; i++) {
-        if (seek->asked[i] != 0) {
+    for (size_t i = 0; seek && i < seek->n; i++) {
+        if (seek->asked[i].ticket != 0) {
             return false;
         }
     }
@@ -417,7 +514,7 @@ static bool take_sought(struct cluster *cluster, struct hearth_backing_event *ev
     *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = seek->ticket};
     cluster->seeks = seek->next;
     cluster->seeks_end = cluster->seeks ? cluster->seeks_end : &cluster->seeks;
-    free(seek);
+    free_seek(seek);
     return true;
 }
 
@@ -456,17 +553,6 @@ static void cluster_stats(struct hearth_backing *backing, struct hearth_backing_
 
 /* ---- life ---- */
 
-static void forget_hosts(struct cluster *cluster) {
-    for (size_t i = 0; i < cluster->seed_n; i++) {
-        free(cluster->seeds[i]);
-    }
-    free(cluster->seeds);
-    if (cluster->prefix) {
-        hearth_remote_wipe(cluster->prefix);
-    }
-    free(cluster->prefix);
-}
-
 static void cluster_destroy(struct hearth_backing *backing) {
     struct cluster *cluster = cluster_of(backing);
     struct hearth_link *link;
@@ -489,9 +575,9 @@ static void cluster_destroy(struct hearth_backing *backing) {
     hearth_table_finish(&cluster->items);
     for (struct cluster_seek *seek = cluster->seeks, *next; seek; seek = next) {
         next = seek->next;
-        free(seek);
+        free_seek(seek);
     }
-    forget_hosts(cluster);
+    hearth_remote_hosts_finish(&cluster->seeds);
     free(cluster->key_file);
     free(cluster->ca_file);
     hearth_news_finish(&cluster->news);
@@ -515,52 +601,11 @@ static const struct hearth_backing_ops OPS = {
     .set_wake = cluster_set_wake,
 };
 
-bool hearth_remote_cluster_is(const char *url) {
-    const char *at = strrchr(url, '@');
-    return strncmp(url, "unix:", 5) != 0 && strchr(at ? at : url, ',') != NULL;
-}
-
-/* scheme://user:password@HOST:PORT,HOST:PORT */
-static int parse(struct cluster *cluster, const char *url, struct hearth_errmsg *msg) {
-    const char *scheme = strstr(url, "://"), *at = strrchr(url, '@');
-    const char *hosts = at ? at + 1 : scheme ? scheme + 3 : url;
-    if (strchr(hosts, '/')) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "a cluster has one database, so no /DB stands behind its hosts");
-    }
-    cluster->prefix = strndup(url, (size_t)(hosts - url));
-    cluster->seeds = calloc(strlen(hosts) + 1, sizeof *cluster->seeds);
-    bool good = cluster->prefix && cluster->seeds;
-    for (const char *host = hosts; good && *host;) {
-        const size_t len = strcspn(host, ",");
-        const bool bracketed = *host == '[';
-        const char *end = bracketed ? memchr(host, ']', len) : host;
-        const bool ported = end && memchr(end, ':', len - (size_t)(end - host)) != NULL;
-        char *where = malloc(len + 8);
-        good = where != NULL;
-        if (good) {
-            (void)snprintf(where, len + 8, "%.*s%s", (int)len, host, ported ? "" : ":6379");
-            cluster->seeds[cluster->seed_n++] = where;
-        }
-        host += len + (host[len] == ',');
-    }
-    struct hearth_remote_address address;
-    for (size_t i = 0; good && i < cluster->seed_n; i++) {
-        char *node = url_of(cluster, cluster->seeds[i]);
-        const int err = node ? hearth_remote_address_parse(node, &address, msg) : HEARTH_ERR_NOMEM;
-        hearth_remote_address_finish(&address);
-        free(node);
-        if (err != HEARTH_OK) {
-            return err;
-        }
-    }
-    return good ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-}
-
 int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, size_t *n, struct hearth_errmsg *msg) {
-    struct cluster *cluster = calloc(1, sizeof *cluster);
-    int err = cluster ? parse(cluster, url, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    for (size_t i = 0; err == HEARTH_OK && i < cluster->seed_n; i++) {
-        const uint16_t port = (uint16_t)strtoul(strrchr(cluster->seeds[i], ':') + 1, NULL, 10);
+    struct hearth_remote_hosts hosts;
+    const int err = hearth_remote_hosts_parse(url, &hosts, msg);
+    for (size_t i = 0; err == HEARTH_OK && i < hosts.n; i++) {
+        const uint16_t port = (uint16_t)strtoul(strrchr(hosts.hosts[i], ':') + 1, NULL, 10);
         size_t same = 0;
         while (same < *n && ports[same] != port) {
             same++;
@@ -569,15 +614,14 @@ int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, s
             ports[(*n)++] = port;
         }
     }
-    if (cluster) {
-        forget_hosts(cluster);
+    if (err == HEARTH_OK) {
+        hearth_remote_hosts_finish(&hosts);
     }
-    free(cluster);
     return err;
 }
 
 static int start(struct cluster *cluster, struct hearth_errmsg *msg) {
-    if (node_at(cluster, cluster->seeds[0], msg) < 0) {
+    if (node_at(cluster, cluster->seeds.hosts[0], msg) < 0) {
         return HEARTH_ERR_INVALID; /* the key file, the certificates: msg says it */
     }
     cluster->backing.key = cluster->nodes[0].tier->key;
@@ -607,17 +651,18 @@ int hearth_remote_cluster_create(const struct hearth_remote_params *params, stru
     cluster->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
     cluster->params.key_file = cluster->key_file;
     cluster->params.ca_file = cluster->ca_file;
-    cluster->params.moved = on_moved;
-    cluster->params.user = cluster;
+    cluster->calls = (struct hearth_remote_cluster){cluster, on_changed, on_asks, on_pass};
+    cluster->params.cluster = &cluster->calls;
     cluster->seeks_end = &cluster->seeks;
     hearth_news_init(&cluster->news, true);
     memset(cluster->slots, 0xff, sizeof cluster->slots);
+    memset(cluster->asks, 0xff, sizeof cluster->asks);
     (void)pthread_mutex_init(&cluster->lock, NULL);
     hearth_clock_cond_init(&cluster->came);
     hearth_clock_cond_init(&cluster->told);
     int err = (params->key_file && !cluster->key_file) || (params->ca_file && !cluster->ca_file)
                   ? hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory")
-                  : parse(cluster, params->url, msg);
+                  : hearth_remote_hosts_parse(params->url, &cluster->seeds, msg);
     err = err == HEARTH_OK ? start(cluster, msg) : err;
     if (err != HEARTH_OK) {
         cluster_destroy(&cluster->backing);

@@ -4,9 +4,6 @@
 
 #include "tier/remote.h"
 
-/* Whether a URL names several hosts. */
-bool hearth_remote_cluster_is(const char *url);
-
 /* As hearth_remote_create(), with `url` redis://[[user]:password@]host[:port],host[:port],… (or rediss://): some of the
  * cluster's nodes, which name the others. Each node is a tier of its own with two threads. */
 int hearth_remote_cluster_create(const struct hearth_remote_params *params, struct hearth_backing **out,

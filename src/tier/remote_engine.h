@@ -12,7 +12,9 @@
  *     remote_read.c      seek, get
  *     remote_write.c     put, remove, touch
  *     remote.c           the threads, the calls of the cache
- *     remote_list.c      beside them, for `hearth kv`: a connection that scans
+ *     remote_hosts.c     the hosts of a cluster, and its slots
+ *     remote_cluster.c   above them: a tier for each node of a cluster
+ *     remote_list.c      beside them, for `hearth kv`: connections that scan
  *
  * Names in the store (hex digits; MODEL is the name of the disk tier's directory for the model):
  *
@@ -32,6 +34,7 @@
 #include "tier/events.h"
 #include "tier/format.h"
 #include "tier/remote.h"
+#include "tier/remote_hosts.h"
 
 #include <hiredis.h>
 
@@ -49,6 +52,8 @@
 #define REMOTE_REPLY_ELEMENTS (1 << 20)
 /* After the store refused to write, one put tries it again this often. */
 #define REMOTE_REFUSED_US 10000000
+/* So often one operation is passed on to another node of a cluster. */
+#define REMOTE_HOPS_MAX 3
 
 struct remote;
 struct remote_link;
@@ -145,6 +150,9 @@ struct remote_op {
     int step;
     bool lost;    /* the connection ended, or the store answered with an error */
     bool missing; /* not all of it is there */
+    bool moved;   /* another node of the cluster has it */
+    bool asks;    /* or will have it: the slot is on its way */
+    int hops;     /* from node to node */
 };
 
 /* ---- the tier ---- */
@@ -211,9 +219,11 @@ void hearth_remote_op_leave(struct remote_op *op);
 /* The answer goes to the cache, and the rest of the operation is freed. */
 void hearth_remote_op_end(struct remote_op *op);
 
-/* Whether an error says that a value is on another node of a cluster, or will soon be; tells the cluster. Any thread.
- */
-bool hearth_remote_moved(struct remote *remote, const char *error);
+/* Whether an error is one of a cluster: a value is on another node, or will soon be; tells the cluster. `moved` and
+ * `asks` of the operation say what can be done about it. */
+bool hearth_remote_moved(struct remote_op *op, const char *error);
+/* Gives an operation that has moved, and is in no list, to the node that has its block. False: it stays. */
+bool hearth_remote_pass(struct remote_op *op);
 
 /* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
 void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);

@@ -84,7 +84,10 @@ static void on_reply(redisAsyncContext *context, void *reply, void *user);
 
 bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const size_t *lens) {
     struct remote_link *link = op->link;
+    const struct hearth_remote_cluster *cluster = link->remote->params.cluster;
     if (op->lost || link->state != REMOTE_UP ||
+        (cluster && cluster->asks(cluster->user, op->base) &&
+         redisAsyncCommand(link->context, NULL, NULL, "ASKING") != REDIS_OK) ||
         redisAsyncCommandArgv(link->context, on_reply, op, argc, argv, lens) != REDIS_OK) {
         op->lost = true;
         return false;
@@ -142,15 +145,47 @@ void hearth_remote_discard(struct remote *remote, struct hearth_digest name, str
 
 /* ---- failure ---- */
 
-bool hearth_remote_moved(struct remote *remote, const char *error) {
-    static const char *const WORDS[] = {"MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"};
-    for (size_t i = 0; remote->params.moved && i < sizeof WORDS / sizeof *WORDS; i++) {
-        if (strncmp(error, WORDS[i], strlen(WORDS[i])) == 0) {
-            remote->params.moved(remote->params.user);
-            return true;
-        }
+/* MOVED 3999 127.0.0.1:6381, or ASK */
+static bool read_moved(const char *error, char host[128], struct hearth_remote_moved *out) {
+    const char *where = strrchr(error, ' '), *colon = strrchr(error, ':');
+    *out = (struct hearth_remote_moved){.host = host, .asks = strncmp(error, "ASK ", 4) == 0};
+    if ((!out->asks && strncmp(error, "MOVED ", 6) != 0) || !colon || colon < where || colon - where > 127) {
+        return false;
     }
-    return false;
+    (void)snprintf(host, 128, "%.*s", (int)(colon - where - 1), where + 1);
+    return sscanf(error, "%*s %d", &out->slot) == 1 && sscanf(colon + 1, "%d", &out->port) == 1 && out->slot >= 0 &&
+           out->slot < HEARTH_REMOTE_SLOTS && out->port > 0 && out->port < 65536;
+}
+
+bool hearth_remote_moved(struct remote_op *op, const char *error) {
+    const struct hearth_remote_cluster *cluster = op->link->remote->params.cluster;
+    struct hearth_remote_moved moved;
+    char host[128];
+    const bool known = cluster && read_moved(error, host, &moved);
+    if (known) {
+        op->moved = true;
+        op->asks = op->asks || moved.asks;
+        cluster->changed(cluster->user, &moved, op->link->remote->address.host);
+    } else if (cluster && (strncmp(error, "TRYAGAIN", 8) == 0 || strncmp(error, "CLUSTERDOWN", 11) == 0)) {
+        cluster->changed(cluster->user, NULL, op->link->remote->address.host);
+        return true;
+    }
+    return known;
+}
+
+bool hearth_remote_pass(struct remote_op *op) {
+    const struct hearth_remote_cluster *cluster = op->link->remote->params.cluster;
+    return op->moved && op->hops < REMOTE_HOPS_MAX &&
+           cluster->pass(cluster->user, op, op->base, &op->link->remote->backing);
+}
+
+/* What the node is, or is not, is the cluster's to tell. False: it is no node. */
+static bool tell_cluster(const struct remote *remote) {
+    const struct hearth_remote_cluster *cluster = remote->params.cluster;
+    if (cluster) {
+        cluster->changed(cluster->user, NULL, remote->address.host);
+    }
+    return cluster != NULL;
 }
 
 /* The connection is over; `trouble` is for people. */
@@ -171,9 +206,7 @@ static void down(struct remote_link *link, const char *trouble) {
     (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s", trouble);
     (void)pthread_cond_broadcast(&remote->tried_cond);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (remote->params.moved) {
-        remote->params.moved(remote->params.user);
-    } else if (!stopping) {
+    if (!tell_cluster(remote) && !stopping) {
         hearth_health_raise(HEARTH_HEALTH_KV_REMOTE,
                             "remote: %s: %s; this box computes and keeps its state by itself, the store is tried "
                             "again by itself",
@@ -251,9 +284,7 @@ static void up(struct remote_link *link) {
     }
     (void)pthread_cond_broadcast(&remote->tried_cond);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (all && remote->params.moved) {
-        remote->params.moved(remote->params.user);
-    } else if (all) {
+    if (all && !tell_cluster(remote)) {
         hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
 }

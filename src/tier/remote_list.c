@@ -1,4 +1,4 @@
-/* The lister of a store: hiredis' blocking interface on one connection.
+/* The lister of a store: hiredis' blocking interface on one connection, or for a cluster a lister for each node.
  *
  * Names are those of tier/remote_engine.h. They are read back with care: other programs may use the same store, and
  * what is no name of hearth's is left alone. A failed command ends the connection's use: `trouble` says why. */
@@ -20,13 +20,37 @@ struct hearth_remote_list {
     struct hearth_remote_address address;
     redisContext *context;
     redisSSLContext *ssl;
-    char trouble[160];
+    char trouble[320], where[HEARTH_REMOTE_WHERE_BYTES];
+    /* of a cluster, which has no connection of its own */
+    struct hearth_remote_hosts hosts;
+    const char *ca_file; /* while it is being opened */
+    struct hearth_remote_list **nodes;
+    size_t node_n;
+    int16_t slots[HEARTH_REMOTE_SLOTS];
 };
+
+/* Where a block is. NULL: no node has it. */
+static struct hearth_remote_list *node_of(struct hearth_remote_list *list, struct hearth_digest base) {
+    if (!list->nodes) {
+        return list;
+    }
+    const int node = list->slots[hearth_remote_slot(base)];
+    if (node < 0) {
+        (void)snprintf(list->trouble, sizeof list->trouble, "no node of the cluster has the slot of a block");
+        return NULL;
+    }
+    return list->nodes[node];
+}
+
+/* The connections of a store, until NULL. */
+static struct hearth_remote_list *connection(struct hearth_remote_list *list, size_t i) {
+    return !list->nodes ? (i == 0 ? list : NULL) : i < list->node_n ? list->nodes[i] : NULL;
+}
 
 /* ---- commands ---- */
 
 static void note_trouble(struct hearth_remote_list *list, const redisReply *reply) {
-    (void)snprintf(list->trouble, sizeof list->trouble, "%s",
+    (void)snprintf(list->trouble, sizeof list->trouble, "%.150s",
                    reply && reply->type == REDIS_REPLY_ERROR ? reply->str
                    : list->context->err                      ? list->context->errstr
                                                              : "it answers something else");
@@ -152,7 +176,7 @@ static bool visit_item(struct remote_walk *walk, struct hearth_remote_listed *li
 static bool visit_index(void *user, const redisReply *key) {
     struct remote_walk *walk = user;
     struct hearth_remote_listed listed = {0};
-    if (!read_key(key, 'i', &listed.model, &listed.base)) {
+    if (!read_key(key, REMOTE_INDEX, &listed.model, &listed.base)) {
         return true;
     }
     const char *argv[] = {"HGETALL", key->str};
@@ -172,21 +196,25 @@ static bool visit_index(void *user, const redisReply *key) {
 
 int hearth_remote_list_walk(struct hearth_remote_list *list,
                             bool (*visit)(void *user, const struct hearth_remote_listed *listed), void *user) {
-    struct remote_walk walk = {.list = list, .visit = visit, .user = user};
-    const int err = scan(list, "hearth:*:i:*", visit_index, &walk);
+    struct remote_walk walk = {.visit = visit, .user = user};
+    int err = HEARTH_OK;
+    for (size_t i = 0; err == HEARTH_OK && walk.err == HEARTH_OK && (walk.list = connection(list, i)); i++) {
+        err = scan(walk.list, "hearth:*:i:*", visit_index, &walk);
+    }
     return err != HEARTH_OK ? err : walk.err;
 }
 
 int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct hearth_remote_place *place) {
-    const size_t chunks = hearth_remote_chunks(place->payload_bytes);
+    struct hearth_remote_list *node = node_of(list, place->base);
+    const size_t chunks = node ? hearth_remote_chunks(place->payload_bytes) : 0;
     int64_t idle_s = -2;
     for (size_t i = 0; i < chunks; i++) {
         char key[REMOTE_KEY_BYTES];
         chunk_key(place, i, key);
         const char *idle[] = {"OBJECT", "IDLETIME", key}, *there[] = {"EXISTS", key};
-        redisReply *reply = ask(list, 3, idle, NULL);
+        redisReply *reply = ask(node, 3, idle, NULL);
         if (!reply) { /* the store's policy counts uses, not times */
-            reply = ask(list, 2, there, NULL);
+            reply = ask(node, 2, there, NULL);
             idle_s = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? idle_s : -1;
         } else {
             idle_s = reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
@@ -201,13 +229,16 @@ int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct 
 
 int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth_remote_place *place,
                             struct hearth_buf *payload) {
-    int err = hearth_buf_reserve(payload, (size_t)place->payload_bytes) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+    struct hearth_remote_list *node = node_of(list, place->base);
+    int err = !node                                                       ? HEARTH_ERR_IO
+              : hearth_buf_reserve(payload, (size_t)place->payload_bytes) ? HEARTH_OK
+                                                                          : HEARTH_ERR_NOMEM;
     const size_t chunks = hearth_remote_chunks(place->payload_bytes);
     for (size_t i = 0; i < chunks && err == HEARTH_OK; i++) {
         char key[REMOTE_KEY_BYTES];
         chunk_key(place, i, key);
         const char *argv[] = {"GET", key};
-        redisReply *reply = ask(list, 2, argv, NULL);
+        redisReply *reply = ask(node, 2, argv, NULL);
         err = !reply                                                           ? HEARTH_ERR_IO
               : reply->type != REDIS_REPLY_STRING || reply->len > REMOTE_CHUNK ? HEARTH_ERR_NOT_FOUND
               : !hearth_buf_append(payload, reply->str, reply->len)            ? HEARTH_ERR_NOMEM
@@ -226,17 +257,18 @@ int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hear
     const char *rest[] = {"UNLINK", covers, ends};
     (void)snprintf(covers, sizeof covers, "hearth:%s:c:{%s}", place->model.hex, base);
     (void)snprintf(ends, sizeof ends, "hearth:%s:e:{%s}", place->model.hex, base);
-    bool ok = told(list, 3, cover) && told(list, 3, header);
-    redisReply *reply = ok ? ask(list, 2, left, NULL) : NULL;
+    struct hearth_remote_list *node = node_of(list, place->base);
+    bool ok = node && told(node, 3, cover) && told(node, 3, header);
+    redisReply *reply = ok ? ask(node, 2, left, NULL) : NULL;
     if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0) {
-        ok = told(list, 3, rest);
+        ok = told(node, 3, rest);
     }
     freeReplyObject(reply);
     const size_t chunks = hearth_remote_chunks(place->payload_bytes);
     for (size_t i = 0; i < chunks && ok; i++) {
         chunk_key(place, i, key);
         const char *chunk[] = {"UNLINK", key};
-        ok = told(list, 2, chunk);
+        ok = told(node, 2, chunk);
     }
     return ok ? HEARTH_OK : HEARTH_ERR_IO;
 }
@@ -251,9 +283,14 @@ static bool unlink_key(void *user, const redisReply *key) {
 int hearth_remote_list_remove_model(struct hearth_remote_list *list, struct hearth_model_id model) {
     char pattern[64];
     (void)snprintf(pattern, sizeof pattern, "hearth:%s:*", model.hex);
-    list->trouble[0] = '\0';
-    const int err = scan(list, pattern, unlink_key, list);
-    return list->trouble[0] ? HEARTH_ERR_IO : err;
+    int err = HEARTH_OK;
+    struct hearth_remote_list *node;
+    for (size_t i = 0; err == HEARTH_OK && (node = connection(list, i)); i++) {
+        node->trouble[0] = '\0';
+        err = scan(node, pattern, unlink_key, node);
+        err = node->trouble[0] ? HEARTH_ERR_IO : err;
+    }
+    return err;
 }
 
 struct remote_sweep {
@@ -263,6 +300,33 @@ struct remote_sweep {
     uint64_t *removed, *removed_bytes;
 };
 
+/* The number that a command answers with; -1: none. */
+static long long number(struct hearth_remote_list *list, int argc, const char **argv) {
+    redisReply *reply = ask(list, argc, argv, NULL);
+    const long long n = reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
+    freeReplyObject(reply);
+    return n;
+}
+
+/* What a block has beside its index: ends and covers. */
+static bool sweep_block(void *user, const redisReply *key) {
+    struct remote_sweep *sweep = user;
+    struct hearth_model_id model;
+    struct hearth_digest base;
+    if (!read_key(key, REMOTE_ENDS, &model, &base) && !read_key(key, REMOTE_COVERS, &model, &base)) {
+        return true;
+    }
+    char index[REMOTE_KEY_BYTES], hex[33];
+    hearth_digest_hex(base, hex);
+    (void)snprintf(index, sizeof index, "hearth:%s:i:{%s}", model.hex, hex);
+    const char *idle[] = {"OBJECT", "IDLETIME", key->str}, *there[] = {"EXISTS", index};
+    if (number(sweep->list, 3, idle) >= SWEEP_IDLE_S && number(sweep->list, 2, there) == 0 &&
+        unlink_key(sweep->list, key)) {
+        ++*sweep->removed;
+    }
+    return true;
+}
+
 static bool sweep_key(void *user, const redisReply *key) {
     struct remote_sweep *sweep = user;
     struct hearth_model_id model;
@@ -271,24 +335,25 @@ static bool sweep_key(void *user, const redisReply *key) {
         return true;
     }
     const char *idle[] = {"OBJECT", "IDLETIME", key->str}, *length[] = {"STRLEN", key->str};
-    redisReply *reply = ask(sweep->list, 3, idle, NULL);
-    const bool old = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= SWEEP_IDLE_S;
-    freeReplyObject(reply);
-    reply = old ? ask(sweep->list, 2, length, NULL) : NULL;
-    if (reply && reply->type == REDIS_REPLY_INTEGER && unlink_key(sweep->list, key)) {
+    const long long bytes = number(sweep->list, 3, idle) >= SWEEP_IDLE_S ? number(sweep->list, 2, length) : -1;
+    if (bytes >= 0 && unlink_key(sweep->list, key)) {
         ++*sweep->removed;
-        *sweep->removed_bytes += (uint64_t)reply->integer;
+        *sweep->removed_bytes += (uint64_t)bytes;
     }
-    freeReplyObject(reply);
     return true;
 }
 
 int hearth_remote_list_sweep(struct hearth_remote_list *list,
                              bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name),
                              void *user, uint64_t *removed, uint64_t *removed_bytes) {
-    struct remote_sweep sweep = {list, known, user, removed, removed_bytes};
+    struct remote_sweep sweep = {NULL, known, user, removed, removed_bytes};
+    int err = HEARTH_OK;
     *removed = *removed_bytes = 0;
-    return scan(list, "hearth:*:s:*", sweep_key, &sweep);
+    for (size_t i = 0; err == HEARTH_OK && (sweep.list = connection(list, i)); i++) {
+        err = scan(sweep.list, "hearth:*:s:*", sweep_key, &sweep);
+        err = err == HEARTH_OK ? scan(sweep.list, "hearth:*:[ec]:*", sweep_block, &sweep) : err;
+    }
+    return err;
 }
 
 static uint64_t info_number(const char *info, const char *name) {
@@ -298,17 +363,23 @@ static uint64_t info_number(const char *info, const char *name) {
 
 int hearth_remote_list_memory(struct hearth_remote_list *list, struct hearth_remote_memory *memory) {
     const char *argv[] = {"INFO", "memory"};
-    redisReply *reply = ask(list, 2, argv, NULL);
+    struct hearth_remote_list *node;
+    bool limited = true;
     *memory = (struct hearth_remote_memory){0};
-    if (!reply || reply->type != REDIS_REPLY_STRING) {
+    for (size_t i = 0; (node = connection(list, i)) != NULL; i++) {
+        redisReply *reply = ask(node, 2, argv, NULL);
+        if (!reply || reply->type != REDIS_REPLY_STRING) {
+            freeReplyObject(reply);
+            return HEARTH_ERR_IO;
+        }
+        const uint64_t most_bytes = info_number(reply->str, "\nmaxmemory:");
+        memory->used_bytes += info_number(reply->str, "\nused_memory:");
+        limited = limited && most_bytes > 0;
+        memory->most_bytes = limited ? memory->most_bytes + most_bytes : 0;
+        const char *policy = strstr(reply->str, "\nmaxmemory_policy:");
+        (void)(policy && sscanf(policy, "\nmaxmemory_policy:%31[a-z-]", memory->policy));
         freeReplyObject(reply);
-        return HEARTH_ERR_IO;
     }
-    memory->used_bytes = info_number(reply->str, "\nused_memory:");
-    memory->most_bytes = info_number(reply->str, "\nmaxmemory:");
-    const char *policy = strstr(reply->str, "\nmaxmemory_policy:");
-    (void)(policy && sscanf(policy, "\nmaxmemory_policy:%31[a-z-]", memory->policy));
-    freeReplyObject(reply);
     return HEARTH_OK;
 }
 
@@ -351,8 +422,7 @@ static int greet(struct hearth_remote_list *list) {
     return HEARTH_OK;
 }
 
-int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
-                            struct hearth_errmsg *msg) {
+static int open_one(const char *url, const char *ca_file, struct hearth_remote_list **out, struct hearth_errmsg *msg) {
     struct hearth_remote_list *list = calloc(1, sizeof *list);
     const struct timeval timeout = {.tv_sec = TIMEOUT_S};
     redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC,
@@ -389,10 +459,105 @@ int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_
     return HEARTH_OK;
 }
 
+/* ---- a cluster ---- */
+
+static int open_node(struct hearth_remote_list *list, const char *where, struct hearth_remote_list **out,
+                     struct hearth_errmsg *msg) {
+    char *url = hearth_remote_hosts_url(&list->hosts, where);
+    *out = NULL;
+    const int err = url ? open_one(url, list->ca_file, out, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    if (url) {
+        hearth_remote_wipe(url);
+    }
+    free(url);
+    return err;
+}
+
+struct list_opening {
+    struct hearth_remote_list *list;
+    const char *asked;
+    struct hearth_errmsg *msg;
+    int err;
+};
+
+/* The node that has a range of slots: it is connected to with the first of them. */
+static void take_range(void *user, int first, int last, const char *host, int port) {
+    struct list_opening *opening = user;
+    struct hearth_remote_list *list = opening->list, *node = NULL;
+    char where[HEARTH_REMOTE_WHERE_BYTES];
+    size_t at = 0;
+    hearth_remote_where(host, port, opening->asked, where);
+    while (at < list->node_n && strcmp(list->nodes[at]->where, where) != 0) {
+        at++;
+    }
+    if (opening->err == HEARTH_OK && at == list->node_n) {
+        opening->err = at < HEARTH_REMOTE_NODES_MAX ? open_node(list, where, &node, opening->msg)
+                                                    : hearth_fail(opening->msg, HEARTH_ERR_INVALID, "too many nodes");
+        if (opening->err == HEARTH_OK) {
+            memcpy(node->where, where, sizeof where);
+            list->nodes[list->node_n++] = node;
+        }
+    }
+    for (int slot = first; opening->err == HEARTH_OK && slot <= last && slot >= 0 && slot < HEARTH_REMOTE_SLOTS;
+         slot++) {
+        list->slots[slot] = (int16_t)at;
+    }
+}
+
+/* Asks one host for the nodes. */
+static int open_nodes(struct hearth_remote_list *list, const char *host, struct hearth_errmsg *msg) {
+    struct hearth_remote_list *asked = NULL;
+    char name[HEARTH_REMOTE_WHERE_BYTES];
+    (void)snprintf(name, sizeof name, "%.*s", (int)(strrchr(host, ':') - host), host);
+    struct list_opening opening = {list, name, msg, open_node(list, host, &asked, msg)};
+    if (opening.err == HEARTH_OK && hearth_remote_list_slots(asked, take_range, &opening) != HEARTH_OK) {
+        opening.err = hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", asked->address.label, asked->trouble);
+    } else if (opening.err == HEARTH_OK && list->node_n == 0) {
+        opening.err = hearth_fail(msg, HEARTH_ERR_IO, "%s: it knows of no node with slots", asked->address.label);
+    }
+    hearth_remote_list_close(asked);
+    return opening.err;
+}
+
+static int open_cluster(const char *url, const char *ca_file, struct hearth_remote_list **out,
+                        struct hearth_errmsg *msg) {
+    struct hearth_remote_list *list = calloc(1, sizeof *list);
+    int err =
+        list ? hearth_remote_hosts_parse(url, &list->hosts, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    *out = NULL;
+    if (err == HEARTH_OK) {
+        list->ca_file = ca_file;
+        list->nodes = calloc(HEARTH_REMOTE_NODES_MAX, sizeof(struct hearth_remote_list *));
+        memset(list->slots, 0xff, sizeof list->slots);
+        (void)snprintf(list->address.label, sizeof list->address.label, "%.*s://%s,…",
+                       (int)strcspn(list->hosts.prefix, ":"), list->hosts.prefix, list->hosts.hosts[0]);
+        err = HEARTH_ERR_IO;
+    }
+    for (size_t i = 0; err == HEARTH_ERR_IO && list->nodes && list->node_n == 0 && i < list->hosts.n; i++) {
+        err = open_nodes(list, list->hosts.hosts[i], msg);
+    }
+    if (err != HEARTH_OK) {
+        hearth_remote_list_close(list);
+        return err;
+    }
+    *out = list;
+    return HEARTH_OK;
+}
+
+int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
+                            struct hearth_errmsg *msg) {
+    return hearth_remote_hosts_several(url) ? open_cluster(url, ca_file, out, msg) : open_one(url, ca_file, out, msg);
+}
+
 void hearth_remote_list_close(struct hearth_remote_list *list) {
     if (!list) {
         return;
     }
+    for (size_t i = 0; i < list->node_n; i++) {
+        hearth_remote_list_close(list->nodes[i]);
+    }
+    free(list->nodes);
+    hearth_remote_hosts_finish(&list->hosts);
     if (list->context) {
         redisFree(list->context);
     }
@@ -407,6 +572,13 @@ const char *hearth_remote_list_label(const struct hearth_remote_list *list) {
     return list->address.label;
 }
 
-const char *hearth_remote_list_trouble(const struct hearth_remote_list *list) {
+const char *hearth_remote_list_trouble(struct hearth_remote_list *list) {
+    for (size_t i = 0; i < list->node_n; i++) {
+        if (list->nodes[i]->trouble[0]) {
+            (void)snprintf(list->trouble, sizeof list->trouble, "%s: %.150s", list->nodes[i]->address.label,
+                           list->nodes[i]->trouble);
+            break;
+        }
+    }
     return list->trouble;
 }

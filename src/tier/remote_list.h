@@ -1,5 +1,6 @@
-/* What a store holds, for `hearth kv`: the only place that scans it. One connection, which waits for each answer; SCAN
- * goes through the names in parts, so that a server that shares the store is never held up for long. */
+/* What a store holds, for `hearth kv`: the only place that scans it. One connection (of a cluster: one to each node
+ * that has slots), which waits for each answer; SCAN goes through the names in parts, so that a server that shares the
+ * store is never held up for long. */
 #ifndef HEARTH_TIER_REMOTE_LIST_H
 #define HEARTH_TIER_REMOTE_LIST_H
 
@@ -8,15 +9,15 @@
 
 struct hearth_remote_list;
 
-/* Connects. `ca_file` as in hearth_remote_params. Errors: INVALID, IO, NOMEM, with one line in `msg` without a
- * password. */
+/* Connects, with several hosts in the URL to all nodes of their cluster. `ca_file` as in hearth_remote_params. Errors:
+ * INVALID, IO, NOMEM, with one line in `msg` without a password. */
 int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
                             struct hearth_errmsg *msg);
 void hearth_remote_list_close(struct hearth_remote_list *list); /* NULL is allowed */
 /* The address without its password. */
 const char *hearth_remote_list_label(const struct hearth_remote_list *list);
 /* Why the last call failed, for people. */
-const char *hearth_remote_list_trouble(const struct hearth_remote_list *list);
+const char *hearth_remote_list_trouble(struct hearth_remote_list *list);
 
 struct hearth_remote_listed {
     struct hearth_model_id model;
@@ -45,8 +46,9 @@ int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth
 int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hearth_remote_place *place);
 /* Everything of a model, whatever it is. Errors: IO. */
 int hearth_remote_list_remove_model(struct hearth_remote_list *list, struct hearth_model_id model);
-/* Removes parts of payloads that `known` says no item of, unless they were used in the last minutes: an item that is
- * being written has no header yet. Counts them and their bytes. Errors: IO. */
+/* Removes parts of payloads that `known` says no item of, and what a block has beside its index where that is gone,
+ * unless they were used in the last minutes: an item that is being written has no header yet. Counts them and the bytes
+ * of payloads. Errors: IO. */
 int hearth_remote_list_sweep(struct hearth_remote_list *list,
                              bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name),
                              void *user, uint64_t *removed, uint64_t *removed_bytes);
@@ -56,7 +58,7 @@ int hearth_remote_list_sweep(struct hearth_remote_list *list,
 int hearth_remote_list_slots(struct hearth_remote_list *list,
                              void (*take)(void *user, int first, int last, const char *host, int port), void *user);
 
-/* What the store says of its memory. */
+/* What the store says of its memory; of a cluster the sums, and the policy of one node. */
 struct hearth_remote_memory {
     uint64_t used_bytes, most_bytes; /* most: 0 for no limit */
     char policy[32];

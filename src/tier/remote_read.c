@@ -40,11 +40,13 @@ static void get_begin(struct remote_op *op) {
     struct remote *remote = op->link->remote;
     (void)pthread_mutex_lock(&remote->lock);
     const struct remote_known *known = hearth_remote_known_find(remote, op->name);
-    op->missing = !known;
+    op->missing = !known && op->hops == 0; /* what was passed on says by itself what it is */
     if (known) {
         op->base = known->at.key;
         op->payload_bytes = known->payload_bytes;
-        op->chunks = hearth_remote_chunks(known->payload_bytes);
+    }
+    if (!op->missing) {
+        op->chunks = hearth_remote_chunks(op->payload_bytes);
         const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks * REMOTE_CHUNK : RESERVED_CHUNKS * REMOTE_CHUNK;
         const size_t bytes = op->payload_bytes < most ? (size_t)op->payload_bytes : most;
         (void)hearth_buf_reserve_large(&op->body, bytes + 2); /* what is longer grows as it comes */
@@ -79,7 +81,7 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
     }
     if (reply->type == REDIS_REPLY_ERROR) { /* it may be there all the same */
         op->lost = true;
-        (void)hearth_remote_moved(op->link->remote, reply->str);
+        (void)hearth_remote_moved(op, reply->str);
         return;
     }
     /* What came of one value is bounded by what was asked for: a store that says more is not believed. */
@@ -142,6 +144,9 @@ static void get_end(struct remote_op *op) {
     }
     if (event->err == HEARTH_OK) {
         (void)pthread_mutex_lock(&remote->lock);
+        if (op->hops > 0) {
+            (void)hearth_remote_known_add(remote, op->name, op->base, op->payload_bytes);
+        }
         remote->stats.read++;
         remote->stats.read_bytes += bytes;
         (void)pthread_mutex_unlock(&remote->lock);
@@ -152,12 +157,15 @@ static void get_end(struct remote_op *op) {
 
 /* Every reply has come, or will not. */
 static void end(struct remote_op *op) {
+    hearth_remote_op_leave(op);
+    if (op->kind == REMOTE_GET && hearth_remote_pass(op)) {
+        return;
+    }
     if (op->kind == REMOTE_GET) {
         get_end(op);
     }
     hearth_remote_seek_destroy(op->seek);
     op->seek = NULL;
-    hearth_remote_op_leave(op);
     hearth_remote_op_end(op);
 }
 

@@ -42,7 +42,8 @@ struct remote_wish {
 
 struct remote_seek {
     struct hearth_backing_place *places;
-    bool *many; /* of each place: the index was longer than a bucket */
+    bool *many;  /* of each place: the index was longer than a bucket */
+    bool *moved; /* another node of the cluster has it */
     size_t n;
     struct remote_ask *asks;
     size_t ask_n, ask_cap;
@@ -53,35 +54,22 @@ struct remote_seek {
 
 struct remote_seek *hearth_remote_seek_make(const struct hearth_backing_place *places, size_t n) {
     struct remote_seek *seek = calloc(1, sizeof *seek);
-    size_t tokens = 0;
-    for (size_t i = 0; i < n; i++) {
-        tokens += places[i].tokens ? places[i].n : 0;
-    }
-    /* The tokens stand behind the places. */
-    struct hearth_backing_place *copy = malloc(n * sizeof *copy + tokens * sizeof(hearth_token));
-    bool *many = calloc(n, sizeof *many);
-    if (!seek || !copy || !many) {
+    struct hearth_backing_place *copy = hearth_backing_places_copy(places, n);
+    bool *flags = calloc(n, 2 * sizeof *flags);
+    if (!seek || !copy || !flags) {
         free(seek);
         free(copy);
-        free(many);
+        free(flags);
         return NULL;
     }
-    hearth_token *at = (hearth_token *)(void *)(copy + n);
-    for (size_t i = 0; i < n; i++) {
-        copy[i] = places[i];
-        if (places[i].tokens) {
-            copy[i].tokens = memcpy(at, places[i].tokens, places[i].n * sizeof *at);
-            at += places[i].n;
-        }
-    }
-    *seek = (struct remote_seek){.places = copy, .many = many, .n = n};
+    *seek = (struct remote_seek){.places = copy, .many = flags, .moved = flags + n, .n = n};
     return seek;
 }
 
 void hearth_remote_seek_destroy(struct remote_seek *seek) {
     if (seek) {
         free(seek->places);
-        free(seek->many);
+        free(seek->many); /* and `moved` */
         free(seek->asks);
         free(seek->wishes);
         free(seek);
@@ -96,6 +84,7 @@ static void ask(struct remote_op *op, const struct remote_ask *what, int argc, c
         op->lost = true;
         return;
     }
+    op->base = seek->places[what->place].base;
     if (hearth_remote_send(op, argc, argv, NULL)) {
         seek->asks[seek->ask_n++] = *what;
     }
@@ -262,7 +251,9 @@ static void go_on(struct remote_op *op) {
         return;
     }
     for (size_t i = 0; i < seek->n; i++) {
-        lose_unseen(op, &seek->places[i]);
+        if (!seek->moved[i]) {
+            lose_unseen(op, &seek->places[i]);
+        }
     }
 }
 
@@ -275,9 +266,13 @@ void hearth_remote_seek_reply(struct remote_op *op, const redisReply *reply) {
         return;
     }
     const struct remote_ask asked = op->seek->asks[op->answered - 1];
+    if (reply->type == REDIS_REPLY_ERROR && hearth_remote_moved(op, reply->str)) { /* only this place */
+        op->answer.event.elsewhere = op->seek->moved[asked.place] = true;
+        go_on(op);
+        return;
+    }
     if (reply->type != REDIS_REPLY_ARRAY) { /* an error, for one: nothing is known of what is there */
         op->lost = true;
-        (void)(reply->type == REDIS_REPLY_ERROR && hearth_remote_moved(op->link->remote, reply->str));
         return;
     }
     switch (asked.what) {

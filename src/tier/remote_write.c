@@ -1,14 +1,18 @@
 /* Put, remove, touch.
  *
  *     PUT      0. HEXISTS of the header, SISMEMBER of its end, EXISTS of all chunks: what another box has written is
- * not sent again
+ *                 not sent again
  *              1. SET of each chunk
  *              2. SADD of the end, HSET of the cover, HSET of the header, and what the item replaces goes
  *     REMOVE   HDEL of header and cover, UNLINK of the chunks
  *     TOUCH    EXPIRE of what a block has and of the chunks, when much of their time has passed
  *
  * A store that refuses to write (full, a read-only replica, a disk of its own that failed) goes on being read: writing
- * is suspended and tried again with the next put after a while. */
+ * is suspended and tried again with the next put after a while.
+ *
+ * In a cluster an operation goes to the node that has the slot, but a PUT while the slot is on its way there: a key
+ * that the old node still has, written at the new one, would be in the way of the move. Each command has one key, since
+ * what names several is refused while a slot moves. */
 #include "tier/remote_engine.h"
 
 #include "base/clock.h"
@@ -42,22 +46,14 @@ static bool send_expire_block(struct remote_op *op) {
     return sent;
 }
 
-/* A command whose arguments are the keys of an item's chunks. */
+/* A command on each of an item's chunks. */
 static void send_chunk_keys(struct remote_op *op, const char *command, struct hearth_digest name, size_t chunks) {
-    const char **argv = malloc((chunks + 1) * sizeof *argv);
-    char(*keys)[REMOTE_KEY_BYTES] = malloc(chunks * sizeof *keys);
-    if (argv && (keys || chunks == 0)) {
-        argv[0] = command;
-        for (size_t i = 0; i < chunks; i++) {
-            hearth_remote_key_chunk(op->link->remote, op->base, name, i, keys[i]);
-            argv[i + 1] = keys[i];
-        }
-        (void)(chunks > 0 && hearth_remote_send(op, (int)chunks + 1, argv, NULL));
-    } else {
-        op->lost = true;
+    for (size_t i = 0; i < chunks; i++) {
+        char key[REMOTE_KEY_BYTES];
+        const char *argv[] = {command, key};
+        hearth_remote_key_chunk(op->link->remote, op->base, name, i, key);
+        (void)hearth_remote_send(op, 2, argv, NULL);
     }
-    free(argv);
-    free(keys);
 }
 
 /* A command on the item's field of a hash of its block. */
@@ -188,7 +184,7 @@ static void note_written(struct remote_op *op) {
         remote->stats.trouble[0] = '\0';
     }
     (void)pthread_mutex_unlock(&remote->lock);
-    if (works_again && !remote->params.moved) {
+    if (works_again && !remote->params.cluster) {
         hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
 }
@@ -257,6 +253,10 @@ static void remove_begin(struct remote_op *op) {
 static void end(struct remote_op *op) {
     struct hearth_backing_event *event = &op->answer.event;
     struct remote *remote = op->link->remote;
+    hearth_remote_op_leave(op);
+    if (op->kind != REMOTE_TOUCH && !(op->kind == REMOTE_PUT && op->asks) && hearth_remote_pass(op)) {
+        return;
+    }
     if (op->kind == REMOTE_PUT) {
         event->type = op->lost ? HEARTH_BACKING_DROPPED : HEARTH_BACKING_WRITTEN;
         size_t len = 0;
@@ -273,7 +273,6 @@ static void end(struct remote_op *op) {
     } else {
         event->err = op->lost ? HEARTH_ERR_IO : HEARTH_OK;
     }
-    hearth_remote_op_leave(op);
     hearth_remote_op_end(op);
 }
 
@@ -298,8 +297,9 @@ static void begin(struct remote_op *op) {
 }
 
 /* The store answers, and refuses. */
-static void refused(struct remote *remote, const char *text) {
-    if (hearth_remote_moved(remote, text)) {
+static void refused(struct remote_op *op, const char *text) {
+    struct remote *remote = op->link->remote;
+    if (hearth_remote_moved(op, text)) {
         return;
     }
     const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0,
@@ -315,8 +315,9 @@ static void refused(struct remote *remote, const char *text) {
     char trouble[sizeof remote->stats.trouble];
     memcpy(trouble, remote->stats.trouble, sizeof trouble);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (remote->params.moved) {
-        remote->params.moved(remote->params.user);
+    const struct hearth_remote_cluster *cluster = remote->params.cluster;
+    if (cluster) {
+        cluster->changed(cluster->user, NULL, remote->address.host);
         return;
     }
     hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s takes no new state: %s; what it has is read",
@@ -326,10 +327,9 @@ static void refused(struct remote *remote, const char *text) {
 static void take_reply(struct remote_op *op, const redisReply *reply) {
     if (reply && reply->type == REDIS_REPLY_ERROR) {
         op->lost = true;
-        refused(op->link->remote, reply->str);
+        refused(op, reply->str);
     } else if (reply && op->kind == REMOTE_PUT && op->step == 0) {
-        const long long want = op->answered <= 2 ? 1 : (long long)op->chunks;
-        op->missing = op->missing || reply->type != REDIS_REPLY_INTEGER || reply->integer != want;
+        op->missing = op->missing || reply->type != REDIS_REPLY_INTEGER || reply->integer != 1;
     }
     go_on(op);
 }

@@ -20,6 +20,15 @@ from ondisk import wait_until
 PROGRAM = shutil.which("redis-server") or shutil.which("redis-check-rdb")
 
 
+def certificate(folder, host="127.0.0.1"):
+    """The files of a certificate of its own and its key."""
+    pair = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}",
+                    *(["-addext", f"subjectAltName=IP:{host}"] if host[0].isdigit() else []), "-out", pair[0], "-keyout",
+                    pair[1]], check=True, capture_output=True)
+    return pair
+
+
 class Store:
     """A running redis-server, a context manager; TLS with a pair of (certificate, key)."""
 

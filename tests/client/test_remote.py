@@ -19,7 +19,7 @@ import ondisk
 from conftest import serve
 from lib import server as servers
 from ondisk import assert_same_reply, computed, content, model_flags, request, wait_scanned, wait_until
-from store import PROGRAM, FakeStore, Proxy, Store, metric, wait_written
+from store import PROGRAM, FakeStore, Proxy, Store, certificate, metric, wait_written
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
 # Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
@@ -145,10 +145,7 @@ def test_ways_to_the_store(tmp_path, scheme):
     """With a password, by TCP, by a socket in a file, and with TLS."""
     pair, trust = None, []
     if scheme == "rediss":
-        pair = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-                        "-addext", "subjectAltName=IP:127.0.0.1", "-out", pair[0], "-keyout", pair[1]],
-                       check=True, capture_output=True)
+        pair = certificate(tmp_path)
         trust = ["--kv-remote-ca", pair[0]]
     talk = Talk("ways", system_words=600)
     with Store(tmp_path, pair=pair, password=None if scheme == "unix" else "secret") as store:
@@ -163,9 +160,7 @@ def test_ways_to_the_store(tmp_path, scheme):
 
 @pytest.mark.parametrize("signed", [False, True], ids=["by a stranger", "for another host"])
 def test_a_store_whose_certificate_is_not_trusted(tmp_path, signed):
-    pair = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=elsewhere",
-                    "-out", pair[0], "-keyout", pair[1]], check=True, capture_output=True)
+    pair = certificate(tmp_path, "elsewhere")
     trust = ["--kv-remote-ca", pair[0]] if signed else []
     with Store(tmp_path, pair=pair) as store, box(store, *trust, scheme="rediss") as running:
         assert remote(running)["state"] == "failing" and "certificate" in reasons(running)["kv_remote"]
@@ -588,6 +583,12 @@ def test_hearth_kv_shows_and_cleans_the_store(tmp_path):
         store.ask("DEL", store.keys("s")[0])
         assert kv(store, "verify")["evicted"] == 1
         assert kv(store, "gc")["removed_headers"] == 1 and kv(store, "verify")["evicted"] == 0
+        kept, left = [key.replace(b":i:", b":e:") for key in store.keys("i") if b":" + b"0" * 32 not in key][:2]
+        for key in kept, left:  # beside an index that is there, and beside one that the store has evicted
+            store.ask("RESTORE", key, 0, store.ask("DUMP", key), "REPLACE", "IDLETIME", 1000)
+        store.ask("DEL", left.replace(b":e:", b":i:"))
+        kv(store, "gc")
+        assert kept in store.keys("e") and left not in store.keys("e")
         kv(store, "rm", "--all", "--yes")
         assert kv(store, "ls")["models"] == [] and store.keys("s") == [] and store.ask("EXISTS", "hearth:not-ours")
 

@@ -1,0 +1,31 @@
+/* The hosts in a cluster's URL, and which slot of a cluster a block is in. */
+#ifndef HEARTH_TIER_REMOTE_HOSTS_H
+#define HEARTH_TIER_REMOTE_HOSTS_H
+
+#include "base/digest.h"
+#include "base/err.h"
+
+#define HEARTH_REMOTE_SLOTS 16384
+#define HEARTH_REMOTE_NODES_MAX 64
+#define HEARTH_REMOTE_WHERE_BYTES 192 /* host:port, with brackets around an IPv6 address */
+
+struct hearth_remote_hosts {
+    char *prefix; /* of a host's URL: scheme://user:password@ */
+    char **hosts; /* host:port */
+    size_t n;
+};
+
+/* Whether a URL names several hosts. */
+bool hearth_remote_hosts_several(const char *url);
+/* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
+int hearth_remote_hosts_parse(const char *url, struct hearth_remote_hosts *out, struct hearth_errmsg *msg);
+void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts); /* wipes the password */
+/* The URL of one host, which is one of them or any other; the caller's. NULL: out of memory. */
+char *hearth_remote_hosts_url(const struct hearth_remote_hosts *hosts, const char *where);
+
+/* host:port of a node as another one at `asked` names it: an empty host is that of the other one. */
+void hearth_remote_where(const char *host, int port, const char *asked, char where[HEARTH_REMOTE_WHERE_BYTES]);
+/* The slot of everything that a block has. */
+int hearth_remote_slot(struct hearth_digest base);
+
+#endif
