@@ -32,6 +32,7 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
                                   : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
     cache->shares.asks = asks;
     hearth_cache_store_unpin(cache, &page->item);
+    cache->read_bytes[event->remote] += event->bytes.len;
     if (!room && !cache->restoring) {
         return;
     }

@@ -17,15 +17,22 @@
 #define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; in a small RAM, a quarter of it */
 #define WAIT_US 30000000                 /* for one item; a tier that takes longer is as good as none */
 
+/* What had come from the backing tier by then. */
+struct reading {
+    bool known;
+    int64_t at_us;
+    uint64_t bytes[2]; /* from disk, from a store that boxes share */
+};
+
 struct restore {
     struct hearth_cache *cache;
     const struct hearth_plan *plan;
     struct hearth_live *target;
-    struct hearth_live *source;      /* NULL when nothing live is used */
-    size_t bytes;                    /* imported */
-    size_t disk_bytes, remote_bytes; /* of these, read from the backing tier */
+    struct hearth_live *source; /* NULL when nothing live is used */
+    size_t bytes;               /* imported */
     int32_t disk_tokens, remote_tokens;
-    bool waited;                          /* for some of it: it was not read before */
+    struct reading asked;                 /* when the tier was first asked for something */
+    struct reading since, until;          /* what the tier is measured by */
     bool all_here;                        /* nothing of it is to be read any more */
     bool waits_remote;                    /* what it waited for last is in a store that boxes share */
     struct hearth_page *bad_page;         /* what to drop after a failure */
@@ -36,6 +43,36 @@ struct restore {
 
 /* ---- reading ---- */
 
+static struct reading read_so_far(const struct hearth_cache *cache) {
+    return (struct reading){.known = true,
+                            .at_us = cache->engine->ops->now_us(cache->engine),
+                            .bytes = {cache->read_bytes[false], cache->read_bytes[true]}};
+}
+
+static uint64_t read_between(const struct reading *from, const struct reading *to) {
+    return to->bytes[false] - from->bytes[false] + to->bytes[true] - from->bytes[true];
+}
+
+static void note_asked(struct restore *r) {
+    if (!r->asked.known) {
+        r->asked = read_so_far(r->cache);
+    }
+}
+
+/* What is waited for has not come. When nothing has, the tier has been reading since it was asked. */
+static void note_wait(struct restore *r) {
+    const struct reading now = read_so_far(r->cache);
+    if (!r->since.known && read_between(&r->asked, &now) == 0) {
+        r->since = r->asked;
+    }
+}
+
+/* What was waited for has come. What came before that, while state of RAM was imported, says nothing: the tier may have
+ * been idle meanwhile. */
+static void note_came(struct restore *r) {
+    *(r->since.known ? &r->until : &r->since) = read_so_far(r->cache);
+}
+
 /* Asks for what comes behind `from`, as far as the window goes: what is read too early would push out of RAM what was
  * read before it and has not been imported. */
 static void read_ahead(struct restore *r, int32_t from) {
@@ -45,21 +82,33 @@ static void read_ahead(struct restore *r, int32_t from) {
         r->all_here = hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->pieces,
                                           r->plan->piece_count, quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES) == 0;
     }
+    if (cache->backing && !r->all_here) {
+        note_asked(r);
+    }
 }
 
 /* Waits until an item's blob is in RAM. */
 static int await(struct restore *r, struct hearth_cache_item *item) {
     struct hearth_cache *cache = r->cache;
+    bool waited = false;
     for (bool asked = false; !item->blob; asked = true) {
+        note_asked(r);
         if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item)) {
             r->gone = r->bad_reads == cache->bad_reads;
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
         }
-        r->waited = true;
         r->waits_remote = item->copy.remote;
-        if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US)) {
+        if (hearth_copies_poll(cache)) {
+            continue;
+        }
+        note_wait(r);
+        waited = true;
+        if (!hearth_cache_wait(cache, WAIT_US)) {
             return HEARTH_ERR_IO;
         }
+    }
+    if (waited) {
+        note_came(r);
     }
     return HEARTH_OK;
 }
@@ -88,8 +137,7 @@ static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, c
 }
 
 /* An item was used for the first time since it was read. */
-static void count_fetched(struct restore *r, struct hearth_cache_item *item, size_t bytes, int32_t tokens) {
-    *(item->fetched_remote ? &r->remote_bytes : &r->disk_bytes) += bytes;
+static void count_fetched(struct restore *r, struct hearth_cache_item *item, int32_t tokens) {
     *(item->fetched_remote ? &r->remote_tokens : &r->disk_tokens) += tokens;
     item->fetched = false;
 }
@@ -124,7 +172,7 @@ static int import_pages(struct restore *r) {
             return err;
         }
         if (page->item.fetched) {
-            count_fetched(r, &page->item, len, end - at);
+            count_fetched(r, &page->item, end - at);
         }
         at = end;
     }
@@ -194,9 +242,7 @@ static int import_stored_snapshots(struct restore *r) {
             return err;
         }
         if (snapshot->item.fetched) {
-            size_t len;
-            (void)hearth_blob_data(snapshot->item.blob, &len);
-            count_fetched(r, &snapshot->item, len, hearth_caps_has_pages(caps) ? 0 : r->plan->resume);
+            count_fetched(r, &snapshot->item, hearth_caps_has_pages(caps) ? 0 : r->plan->resume);
         }
     }
     return HEARTH_OK;
@@ -305,10 +351,11 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    if (r->waited && r->disk_bytes + r->remote_bytes > 0) {
-        hearth_costs_learn(learnt(cache, r->remote_bytes > r->disk_bytes),
-                           (double)us / (double)(r->disk_bytes + r->remote_bytes));
-    } else if (r->bytes > 0) {
+    const uint64_t read = r->until.known ? read_between(&r->since, &r->until) : 0;
+    if (read > 0) {
+        const bool remote = (r->until.bytes[true] - r->since.bytes[true]) * 2 > read;
+        hearth_costs_learn(learnt(cache, remote), (double)(r->until.at_us - r->since.at_us) / (double)read);
+    } else if (!r->asked.known && r->bytes > 0) {
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
     }
 }

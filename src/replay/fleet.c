@@ -1,10 +1,11 @@
 /* One run over several boxes.
  *
  * Events come in the order of their times: a request arrives, a reply ends, something is lost or returns. A request is
- * carried out when it arrives: its box's clock is set to that time, goes on by what seeking, reading and importing
- * take, then by what computing takes when the box has computed what came before. So a box reads for one request while
- * it computes another. What a request changes in the caches is there for the next one to arrive, also where it would
- * have come a moment too late on a clock.
+ * carried out when it arrives: its box's clock is set to that time, or to when the request before it was restored, goes
+ * on by what seeking, reading and importing take, then by what computing takes when the box has computed what came
+ * before. So a box reads for one request while it computes another, and for one after the other. What a request
+ * changes in the caches is there for the next one to arrive, also where it would have come a moment too late on a
+ * clock.
  *
  * A request whose box is lost before its reply has ended comes again at that time, at another box.
  *
@@ -35,7 +36,8 @@ struct fleet_box {
     struct hearth_ram *ram;
     struct hearth_cache *cache;
     struct hearth_live live;
-    int64_t free_us; /* what has come is computed by then */
+    int64_t restored_us; /* what has come is restored by then */
+    int64_t free_us;     /* and computed */
 };
 
 struct fleet {
@@ -259,10 +261,11 @@ static bool serve(struct fleet *fleet, const struct fleet_event *event, uint32_t
     const struct hearth_trace_request *request = &fleet->trace->requests[event->which];
     struct fleet_box *box = &fleet->boxes[number];
     int32_t computed = 0;
-    box->hollow.now_us = event->at_us;
+    box->hollow.now_us = event->at_us > box->restored_us ? event->at_us : box->restored_us;
     if (!restore(fleet, box, request, &computed)) {
         return false;
     }
+    box->restored_us = box->hollow.now_us;
     const double prefill_s = computed / fleet->params->machine.prefill_tokens_per_s;
     const int64_t start_us = box->hollow.now_us > box->free_us ? box->hollow.now_us : box->free_us;
     const int64_t first_us = start_us + (int64_t)(prefill_s * 1e6);

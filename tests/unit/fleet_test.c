@@ -155,6 +155,48 @@ static void a_store_that_was_slow_is_tried_again(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* A long prompt whose end was computed elsewhere takes longer to import from RAM than its end takes to be read: that
+ * does not make the store look slow to the prompt that needs all of it. */
+static void what_ram_takes_is_not_the_stores(void **state) {
+    (void)state;
+    struct hearth_trace trace = {.talks = 2};
+    for (uint32_t turn = 0; turn < 18; turn++) {
+        const bool other = turn >= 16;
+        struct hearth_trace_request *request =
+            hearth_trace_add(&trace, (int64_t)turn * 200 * SECOND_US, 1000 + other, 0, 2000 + 8 * turn);
+        assert_non_null(request);
+        request->talk = 1 + other;
+        request->lasted_us = SECOND_US;
+    }
+    struct hearth_fleet_params params = fleet_of(2, HEARTH_ROUTER_LEAST_LOADED, true);
+    params.store.network_bytes_per_s = 1e9;
+    const struct hearth_fleet_result result = run(&trace, &params);
+    assert_int_equal(result.computed_tokens, new_tokens_of(&trace));
+    hearth_trace_finish(&trace);
+}
+
+/* Prompts that come to a box at once are read one after the other: that the second one waits for the first does not
+ * make the store look slow. */
+static void what_waits_for_another_is_not_the_stores(void **state) {
+    (void)state;
+    struct hearth_trace trace = {.talks = TALKS};
+    for (uint32_t turn = 0; turn < 6; turn++) {
+        for (uint32_t talk = 0; talk < TALKS; talk++) {
+            const int64_t at_us = turn * 4000 * (int64_t)SECOND_US + (turn == 0) * talk * 100 * (int64_t)SECOND_US;
+            struct hearth_trace_request *request =
+                hearth_trace_add(&trace, at_us, 1000 + talk, 0, 400 + 8 * (turn + (talk + turn) % TALKS));
+            assert_non_null(request);
+            request->talk = talk + 1;
+        }
+    }
+    hearth_trace_sort(&trace);
+    struct hearth_fleet_params params = fleet_of(2, HEARTH_ROUTER_RANDOM, true);
+    params.store.store_bytes_per_s = params.store.network_bytes_per_s = 2e8; /* three times as fast as computing */
+    const struct hearth_fleet_result result = run(&trace, &params);
+    assert_true(result.computed_tokens < new_tokens_of(&trace) * 11 / 10);
+    hearth_trace_finish(&trace);
+}
+
 static void what_is_lost_costs_no_request(void **state) {
     (void)state;
     struct hearth_trace trace;
@@ -236,6 +278,8 @@ int main(void) {
         cmocka_unit_test(a_store_makes_one_cache_of_many),
         cmocka_unit_test(a_store_that_was_slow_is_tried_again),
         cmocka_unit_test(a_slow_store_is_left_alone),
+        cmocka_unit_test(what_ram_takes_is_not_the_stores),
+        cmocka_unit_test(what_waits_for_another_is_not_the_stores),
         cmocka_unit_test(what_is_lost_costs_no_request),
         cmocka_unit_test(a_small_store_forgets),
         cmocka_unit_test(a_hot_box_passes_on),
