@@ -364,7 +364,7 @@ int main(void) {
     }
     HEARTH_ASSERT(rounds < 10 || (disk_tokens > 0 && forgets_done > 0 && yields > 0 && preemptions > 0));
     HEARTH_ASSERT(rounds < 10 || (refused > 0 && late > 0));
-    printf("%llu lanes yielded, %llu were set aside for cells, %llu requests refused, %llu late\n",
+    printf("%llu requests were preempted for others, %llu for cells, %llu requests refused, %llu late\n",
            (unsigned long long)yields, (unsigned long long)preemptions, (unsigned long long)refused,
            (unsigned long long)late);
     printf("%llu tokens from disk, %zu of %zu forgets carried out; %d passed, 0 failed\n",
