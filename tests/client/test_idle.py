@@ -1,5 +1,5 @@
-"""Idle time: with real models and a template that takes the thinking of earlier turns out, a turn costs what is new, also
-without a session id."""
+"""Idle time: with a template that takes the thinking of earlier turns out, a turn costs what is new, also without a session
+id. Small models of each kind of state; `make test-long` has larger ones."""
 
 import contextlib
 import json
@@ -65,7 +65,8 @@ def converse(server, turns):
     return receipts
 
 
-@pytest.mark.parametrize("model", ["smollm2", "hybrid", "gemma3-270m"])
+@pytest.mark.parametrize("model", ["tiny", "tiny-hybrid", "tiny-window",
+                                   *(pytest.param(model, marks=pytest.mark.long) for model in ("smollm2", "hybrid", "gemma3-270m"))])
 def test_turns_cost_what_is_new(model):
     with server_of(model) as server:
         receipts = converse(server, 2)
@@ -76,7 +77,7 @@ def test_turns_cost_what_is_new(model):
 
 
 def test_it_can_be_switched_off():
-    with server_of("smollm2", "--idle-compute", "0") as server:
+    with server_of("tiny", "--idle-compute", "0") as server:
         receipts = converse(server, 2)
         assert server.client.metrics()["hearth_idle_tokens_total"] == 0
     for receipt in receipts[1:]:
