@@ -100,6 +100,8 @@ class Graph:
             source = (pathlib.Path(entry['directory']) / entry['file']).resolve()
             if not source.is_relative_to(root / 'src') or entry['output'].startswith('tests/'):
                 continue
+            if not entry['output'].endswith('.o'):  # a precompiled header
+                continue
             built = build / entry['output']
             if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
                 sys.exit(f'{source.relative_to(root)} is newer than its object file in {build}: build first')
