@@ -132,7 +132,7 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
     }
     bool named = event.type != HEARTH_BACKING_SCANNED && event.type != HEARTH_BACKING_SOUGHT;
     struct hearth_cache_item *item = named ? hearth_copy_find(cache, event.name) : NULL;
-    if (named && !item && hearth_heads_take(cache, &event)) {
+    if (named && !item && (hearth_heads_take(cache, &event) || hearth_learnt_take(cache, &event))) {
         hearth_backing_event_finish(&event);
         return true;
     }

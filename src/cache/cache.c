@@ -134,6 +134,7 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_table_finish_names(&cache->removals);
     hearth_table_finish(&cache->copies);
     hearth_heads_finish(&cache->heads);
+    hearth_learnt_finish(&cache->learnt);
     hearth_returns_destroy(cache->returns);
     hearth_shares_finish(&cache->shares);
     hearth_heap_finish(&cache->pages.leases);

@@ -223,6 +223,10 @@ void hearth_cache_warm(struct hearth_cache *cache);
 
 /* ---- measuring and watching ---- */
 
+/* Saves what the policy has learnt in the backing tier, where the next start finds it. It is saved now and then anyway:
+ * to be called at an end. */
+void hearth_cache_save(struct hearth_cache *cache);
+
 /* Tells the cache how long a prefill of `tokens` took. */
 void hearth_cache_learn_prefill(struct hearth_cache *cache, int32_t tokens, int64_t us);
 

@@ -304,8 +304,8 @@ void hearth_cache_warm(struct hearth_cache *cache) {
     }
     if (!heads->asked) {
         heads->asked = true;
-        const struct hearth_backing_place place = {.base = notes_base(cache)};
-        heads->ticket = cache->backing->ops->seek ? cache->backing->ops->seek(cache->backing, &place, 1) : 0;
+        const struct hearth_backing_place places[] = {{.base = notes_base(cache)}, {.base = hearth_learnt_base(cache)}};
+        heads->ticket = cache->backing->ops->seek ? cache->backing->ops->seek(cache->backing, places, 2) : 0;
     }
     if (!hearth_cache_sought(cache, heads->ticket) || heads->awaited.count > 0) {
         return;

@@ -233,12 +233,19 @@ static void learn_lived(struct hearth_returns *returns, struct hearth_talk *talk
     }
 }
 
-static void learn_waiting(struct hearth_returns *returns, int64_t now_us) {
+void hearth_returns_learn_waiting(struct hearth_returns *returns, int64_t now_us) {
     for (uint32_t i = 0; i < returns->talk_count; i++) {
         struct hearth_talk *talk = hearth_returns_talk(returns, i);
         if (talk->known) {
             learn_lived(returns, talk, hearth_hazard_bin(now_us - talk->ended_us));
         }
+    }
+}
+
+void hearth_returns_teach(struct hearth_returns *returns, const struct hearth_hazard *hazard) {
+    returns->hazard = *hazard;
+    for (uint32_t i = 0; i < HEARTH_RETURN_RATES; i++) {
+        returns->rates[i].made = 0;
     }
 }
 
@@ -327,7 +334,7 @@ uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t before,
         return HEARTH_TALK_NONE;
     }
     if (++returns->turns % STALE_TURNS == 0) {
-        learn_waiting(returns, now_us);
+        hearth_returns_learn_waiting(returns, now_us);
     }
     return index;
 }

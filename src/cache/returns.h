@@ -93,6 +93,11 @@ uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t talk,
                              const struct hearth_digest names[HEARTH_TALK_NAMES], const struct hearth_talk_turn *turn,
                              int64_t now_us);
 
+/* Learns how far those that wait have waited. */
+void hearth_returns_learn_waiting(struct hearth_returns *returns, int64_t now_us);
+/* What was learnt elsewhere is known from now on, and what was learnt here is not. */
+void hearth_returns_teach(struct hearth_returns *returns, const struct hearth_hazard *hazard);
+
 /* An item joins a talk, or leaves it. */
 void hearth_returns_join(struct hearth_returns *returns, uint32_t talk);
 void hearth_returns_leave(struct hearth_returns *returns, uint32_t talk);

@@ -4,6 +4,7 @@
 
 #include "cache/cache.h"
 #include "cache/heads.h"
+#include "cache/learnt.h"
 #include "cache/returns.h"
 #include "cache/share.h"
 #include "cache/tree.h"
@@ -58,6 +59,7 @@ struct hearth_cache {
         learnt_us[2]; /* when what reading costs was learnt, from disk and from a shared store, by the engine's clock */
     const struct hearth_policy *policy;
     struct hearth_returns *returns; /* what it has learnt */
+    struct hearth_learnt learnt;    /* and has saved */
     double newcomer;                /* what a page is worth that is being stored: what is worth more stays */
     struct hearth_heads heads;
     struct hearth_path scratch; /* of a capture, a peek, a pin */

@@ -130,4 +130,5 @@ void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const
         hearth_returns_talk(cache->returns, live->talk)->shared = live->talk_shared;
     }
     hearth_cache_store_turn(cache, path, live->talk);
+    hearth_learnt_turn(cache);
 }

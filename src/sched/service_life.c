@@ -134,6 +134,7 @@ void hearth_service_destroy(struct hearth_service *service) {
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);
     pthread_join(service->thread, NULL);
+    hearth_cache_save(service->cache);
     free_service(service);
 }
 

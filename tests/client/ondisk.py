@@ -101,10 +101,29 @@ def files_below(directory):
                 yield path, os.lstat(path)
 
 
-def state_files(directory):
-    """Names and sizes of the pages and snapshots in a directory, whatever they are."""
+def _items(directory):
     return {path: status.st_size for path, status in files_below(directory) if path.endswith((".page", ".snap"))
             and os.path.basename(os.path.dirname(path)) not in ("bad", "tmp")}
+
+
+def _is_learnt(path):
+    """A note (label 255) of two tokens: docs/disk-format.md, src/cache/learnt.c."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                head = file.read(128)
+            return len(head) == 128 and head[125] == 255 and int.from_bytes(head[116:120], "little") == 2
+    return False
+
+
+def learnt_files(directory):
+    """What the policy has learnt: of how conversations come back, and of none of them."""
+    return {path: size for path, size in _items(directory).items() if path.endswith(".snap") and _is_learnt(path)}
+
+
+def state_files(directory):
+    """Names and sizes of the pages and snapshots in a directory, whatever they are."""
+    return {path: size for path, size in _items(directory).items() if not (path.endswith(".snap") and _is_learnt(path))}
 
 
 def bad_files(directory):

@@ -12,8 +12,9 @@ import urllib.request
 import pytest
 
 from conftest import serve
-from ondisk import (Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk, model_flags,
-                    request, reused, serve_disk, state_files, wait_safe, wait_scanned, wait_until, wait_written)
+from ondisk import (QUICK_SIM, Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
+                    learnt_files, model_flags, request, reused, serve_disk, state_files, wait_safe, wait_scanned, wait_until,
+                    wait_written)
 from lib import server as servers
 from lib.text import Text
 
@@ -449,3 +450,37 @@ def test_servers_that_start_together(tmp_path):
             assert running.client.get(f"/v1/responses/{name}")["output"] == output
         for number in range(3):
             assert running.client.get(f"/v1/sessions/talk%20{number}")["turns"] == 6
+
+
+# ---------------------------------------------------------------------------------------------------- what was learnt
+
+KNOWN = "the policy knows again what"
+
+
+def test_what_the_policy_has_learnt_outlasts_a_restart(tmp_path):
+    """One small file, which the next start reads, which the end replaces, and which costs nothing when it is damaged."""
+    quick = [*QUICK_SIM, "-c", "4096", "-np", "4", "--cache-ram", "64", "--kv-dir", str(tmp_path), "--kv-disk", "1024"]
+    talk = Talk("learnt", system_words=250, foreign=True)
+    with serve(*quick) as running:
+        for _ in range(3):
+            turn(running, talk)
+        assert running.stop() == 0
+    [path] = learnt_files(tmp_path)
+    assert os.path.getsize(path) <= 4096 + 32768
+    with serve(*quick) as running:
+        wait_until(lambda: f"{KNOWN} 3 turns" in running.log(), "it is read")
+        turn(running, talk)
+        assert running.stop() == 0
+    [later] = learnt_files(tmp_path)
+    assert later != path
+    with open(later, "r+b") as file:
+        file.seek(5000)
+        was = file.read(1)
+        file.seek(5000)
+        file.write(bytes([was[0] ^ 1]))
+    with serve(*quick) as running:
+        wait_until(lambda: bad_files(tmp_path), "it is set aside")
+        turn(running, talk)
+        assert KNOWN not in running.log()
+        assert running.stop() == 0
+    assert len(learnt_files(tmp_path)) == 1

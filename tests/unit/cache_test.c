@@ -151,6 +151,7 @@ static void read_one(struct slow_tier *tier, struct hearth_digest name) {
 
 struct stage {
     enum hearth_engine_class memory_class; /* 0: attention alone */
+    size_t budget_bytes;                   /* 0: 1 MiB */
     struct slow_tier tier;
     struct hearth_engine *engine;
     struct hearth_ram *ram;
@@ -163,8 +164,10 @@ static const struct hearth_cache_prompt prompt = {.tokens = tokens, .n = 2 * PAG
 
 static void start(struct stage *stage) {
     struct hearth_sim_params sim;
-    const struct hearth_cache_params params = {
-        .page_tokens = PAGE, .budget_bytes = 1 << 20, .backing = &stage->tier.base};
+    const struct hearth_cache_params params = {.page_tokens = PAGE,
+                                               .budget_bytes =
+                                                   stage->budget_bytes > 0 ? stage->budget_bytes : (size_t)1 << 20,
+                                               .backing = &stage->tier.base};
     hearth_sim_params_default(&sim);
     sim.memory_class = stage->memory_class;
     stage->tier.base.ops = &OPS;
@@ -384,11 +387,173 @@ static void a_vanished_page_is_no_note(void **state) {
     finish(&stage);
 }
 
+/* ---- what was learnt ---- */
+
+enum { SAVED_TURNS = 64, LEARNT_BUDGET = 4 << 20 }; /* a hundredth of it is enough */
+
+/* The note of what was learnt, among items; `count` of them. */
+static struct hearth_digest learnt_note(const struct stage *stage, size_t *count) {
+    struct hearth_digest name = {0};
+    *count = 0;
+    for (size_t i = 0; i < stage->tier.item_count; i++) {
+        if (stage->tier.items[i].record->label == HEARTH_RECORD_NOTE) {
+            name = stage->tier.items[i].record->name;
+            ++*count;
+        }
+    }
+    return name;
+}
+
+static size_t learnt_notes(const struct stage *stage) {
+    size_t count;
+    (void)learnt_note(stage, &count);
+    return count;
+}
+
+static void take_turns(struct stage *stage, int turns) {
+    for (int i = 0; i < turns; i++) {
+        compute(stage);
+    }
+    write_all(&stage->tier);
+    poll_all(stage);
+}
+
+/* A new process: it finds everything, and reads the notes. */
+static void restart(struct stage *stage) {
+    stop(stage);
+    stage->tier.read_count = 0;
+    start(stage);
+    find_all(&stage->tier);
+    poll_all(stage);
+    for (size_t i = 0; i < stage->tier.read_count; i++) {
+        read_one(&stage->tier, stage->tier.reads[i]);
+    }
+    poll_all(stage);
+    remove_all(&stage->tier);
+    poll_all(stage);
+}
+
+static bool knows_nothing(const struct stage *stage) {
+    static const struct hearth_hazard nothing;
+    return memcmp(&stage->cache->returns->hazard, &nothing, sizeof nothing) == 0;
+}
+
+static void what_was_learnt_is_known_after_a_start(void **state) {
+    (void)state;
+    struct stage stage = {.budget_bytes = LEARNT_BUDGET};
+    start(&stage);
+    take_turns(&stage, SAVED_TURNS - 1);
+    assert_int_equal(learnt_notes(&stage), 0);
+    take_turns(&stage, 1);
+    assert_int_equal(learnt_notes(&stage), 1);
+    assert_false(knows_nothing(&stage));
+    const struct hearth_hazard before = stage.cache->returns->hazard;
+    const struct hearth_hazard_case of = {.awaits = HEARTH_AWAITS_UNKNOWN};
+    struct hearth_hazard_rates rates, after;
+    hearth_hazard_rates(&before, &of, &rates);
+    restart(&stage);
+    assert_memory_equal(&stage.cache->returns->hazard, &before, sizeof before);
+    hearth_hazard_rates(&stage.cache->returns->hazard, &of, &after);
+    assert_memory_equal(&after, &rates, sizeof rates);
+    take_turns(&stage, SAVED_TURNS);
+    assert_int_equal(stage.cache->learnt.turns + stage.cache->learnt.saved_turns, 2 * SAVED_TURNS);
+    finish(&stage);
+}
+
+/* At the end there are turns that were not saved; saving again has nothing to add. */
+static void an_end_saves_what_was_learnt_since(void **state) {
+    (void)state;
+    struct stage stage = {.budget_bytes = LEARNT_BUDGET};
+    start(&stage);
+    take_turns(&stage, 3);
+    hearth_cache_save(stage.cache);
+    const size_t queued = stage.tier.queued_count;
+    hearth_cache_save(stage.cache);
+    assert_int_equal(stage.tier.queued_count, queued);
+    write_all(&stage.tier);
+    restart(&stage);
+    assert_int_equal(stage.cache->learnt.turns, 3);
+    finish(&stage);
+}
+
+static void a_small_cache_saves_nothing(void **state) {
+    (void)state;
+    struct stage stage = {0};
+    start(&stage);
+    take_turns(&stage, SAVED_TURNS);
+    assert_int_equal(learnt_notes(&stage), 0);
+    finish(&stage);
+}
+
+/* The server begins as if there were none. */
+static void a_note_that_is_of_no_use_is_ignored(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        size_t count;
+        struct stage stage = {.budget_bytes = LEARNT_BUDGET};
+        start(&stage);
+        take_turns(&stage, SAVED_TURNS);
+        struct item *note = find(&stage.tier, learnt_note(&stage, &count));
+        switch (kind) {
+        case 0: hearth_buf_finish(&note->bytes); break;                         /* cut short */
+        case 1: note->bytes.data[0] ^= 1; break;                                /* another version's */
+        case 2: memset(note->bytes.data + note->bytes.len - 4, 0xff, 4); break; /* no number */
+        }
+        restart(&stage);
+        assert_true(knows_nothing(&stage));
+        take_turns(&stage, SAVED_TURNS); /* and goes on to learn */
+        assert_false(knows_nothing(&stage));
+        finish(&stage);
+    }
+}
+
+/* Two servers have used the directory, or one has died before it removed the older note. */
+static void of_several_notes_the_one_that_knows_most_is_taken(void **state) {
+    (void)state;
+    struct stage stage = {.budget_bytes = LEARNT_BUDGET};
+    start(&stage);
+    take_turns(&stage, SAVED_TURNS);
+    take_turns(&stage, SAVED_TURNS); /* the tier here keeps what is replaced */
+    assert_int_equal(learnt_notes(&stage), 2);
+    const struct hearth_hazard before = stage.cache->returns->hazard;
+    for (int reversed = 0; reversed < 2; reversed++) {
+        restart(&stage);
+        assert_int_equal(stage.cache->learnt.turns, 2 * SAVED_TURNS);
+        assert_memory_equal(&stage.cache->returns->hazard, &before, sizeof before);
+        assert_int_equal(learnt_notes(&stage), 1);
+    }
+    finish(&stage);
+}
+
+/* One that is found after this server has saved its own is of another one, which is still there. */
+static void what_another_server_saves_later_is_left_alone(void **state) {
+    (void)state;
+    struct stage stage = {.budget_bytes = LEARNT_BUDGET};
+    start(&stage);
+    take_turns(&stage, SAVED_TURNS);
+    const struct hearth_hazard before = stage.cache->returns->hazard;
+    stage.tier.read_count = 0;
+    find_all(&stage.tier);
+    poll_all(&stage);
+    assert_int_equal(stage.tier.read_count, 0);
+    assert_int_equal(stage.tier.removal_count, 0);
+    assert_memory_equal(&stage.cache->returns->hazard, &before, sizeof before);
+    finish(&stage);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captured_again_while_removed),     cmocka_unit_test(forgotten_again_while_removed),
-        cmocka_unit_test(said_again_in_a_page_that_stayed), cmocka_unit_test(snapshots_before_what_was_forgotten),
+        cmocka_unit_test(captured_again_while_removed),
+        cmocka_unit_test(forgotten_again_while_removed),
+        cmocka_unit_test(said_again_in_a_page_that_stayed),
+        cmocka_unit_test(snapshots_before_what_was_forgotten),
         cmocka_unit_test(a_vanished_page_is_no_note),
+        cmocka_unit_test(what_was_learnt_is_known_after_a_start),
+        cmocka_unit_test(an_end_saves_what_was_learnt_since),
+        cmocka_unit_test(a_small_cache_saves_nothing),
+        cmocka_unit_test(a_note_that_is_of_no_use_is_ignored),
+        cmocka_unit_test(of_several_notes_the_one_that_knows_most_is_taken),
+        cmocka_unit_test(what_another_server_saves_later_is_left_alone),
     };
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }
