@@ -9,7 +9,7 @@ static const double kinds[] = {
 };
 /* Most heads are shared as a whole or not at all, so that what is inside them goes first. One that a prompt has come
  * back to is like the end of a head. */
-static double reuse_of(const struct hearth_policy_item *item) {
+static double guess_of(const struct hearth_policy_item *item) {
     bool used = item->kind == HEARTH_SNAPSHOT_HEAD && item->hits > 1;
     return kinds[used ? HEARTH_SNAPSHOT_MARK : item->kind];
 }
@@ -27,15 +27,10 @@ static double saved_us(const struct hearth_policy_item *item, const struct heart
     return again_us - hearth_costs_restore_us(costs, item->bytes, 1);
 }
 
-/* A prompt comes back to a snapshot that a turn has gone past where it is cut, or where what stood behind was evicted.
- * Then it saves what is between it and the one before it, so that of those that stand close together few remain. */
-static const double reuse_passed = 0.01;
-
 static double reuse(const struct hearth_policy_item *item) {
     return !item->is_snapshot ? 1.0
-                              : reuse_of(item) * (item->passed       ? reuse_passed
-                                                  : item->superseded ? reuse_superseded
-                                                                     : 1.0);
+           : item->reuse >= 0 ? item->reuse
+                              : guess_of(item) * (item->superseded ? reuse_superseded : 1.0);
 }
 
 static double gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {

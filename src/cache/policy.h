@@ -41,9 +41,9 @@ struct hearth_policy_item {
     bool is_snapshot;
     enum hearth_snapshot_kind kind; /* of a snapshot */
     bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
-    bool passed;                    /* a snapshot that the last turn of its conversation has gone past */
+    double reuse;                   /* of a snapshot: the chance that the next turn needs it; below 0: not known */
     uint32_t hits;                  /* prompts that used it, plus one */
-    int32_t saved_tokens; /* tokens that would be computed without it; of what was passed: as the path is now */
+    int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;
     int64_t used_us; /* when it was used last, by the engine's clock */
     int32_t pos;     /* where it ends */

@@ -271,6 +271,17 @@ static const struct hearth_hazard_rates *rates_of(struct hearth_returns *returns
     return &place->rates;
 }
 
+void hearth_returns_cut(struct hearth_returns *returns, uint32_t index, int32_t at) {
+    const struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    hearth_cut_learn(&returns->cuts, talk->waits.awaits, at < talk->end ? talk->end - at : 0);
+}
+
+double hearth_returns_reuse(const struct hearth_returns *returns, uint32_t index, int32_t pos, int32_t next) {
+    const struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    const double here = hearth_cut_chance(&returns->cuts, talk->waits.awaits, talk->end - pos);
+    return next > 0 ? here - hearth_cut_chance(&returns->cuts, talk->waits.awaits, talk->end - next) : here;
+}
+
 double hearth_returns_rate(struct hearth_returns *returns, uint32_t index, int64_t age_us) {
     const struct hearth_talk *talk = hearth_returns_talk(returns, index);
     return hearth_hazard_rate(rates_of(returns, talk->waits), age_us - (talk->ended_us - talk->began_us));

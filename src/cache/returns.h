@@ -9,6 +9,7 @@
 #define HEARTH_CACHE_RETURNS_H
 
 #include "base/table.h"
+#include "cache/cut.h"
 #include "cache/hazard.h"
 #include "cache/heap.h"
 
@@ -35,6 +36,7 @@ struct hearth_talk {
     int64_t used_us;                   /* when that one began, or the one that goes on */
 
     uint32_t items; /* pages and snapshots that belong to it */
+    int32_t end;    /* tokens of its last turn that has ended */
     int32_t shared; /* tokens that others began with, too, when it began */
     uint32_t turns; /* 0: nothing is known of it, or it is not used */
     float rhythm;   /* log2 of the seconds between turns, the last ones most */
@@ -64,6 +66,7 @@ struct hearth_returns {
         size_t n, cap;
     } offering[HEARTH_TALK_HEAPS]; /* those with victims */
     struct hearth_hazard hazard;
+    struct hearth_cuts cuts;
     uint32_t turns; /* so far */
     /* Rates of some cases, made anew after a while: conversations are many, cases few. */
     struct hearth_return_rates {
@@ -97,6 +100,11 @@ uint32_t hearth_returns_turn(struct hearth_returns *returns, uint32_t talk,
 void hearth_returns_learn_waiting(struct hearth_returns *returns, int64_t now_us);
 /* What was learnt elsewhere is known from now on, and what was learnt here is not. */
 void hearth_returns_teach(struct hearth_returns *returns, const struct hearth_hazard *hazard);
+/* A turn of the talk leaves the path of its last one at `at`, or goes on behind it. */
+void hearth_returns_cut(struct hearth_returns *returns, uint32_t talk, int32_t at);
+/* The chance that the talk's next turn leaves the path of its last one at `pos` or behind it, and before `next` (0: or
+ * anywhere behind). */
+double hearth_returns_reuse(const struct hearth_returns *returns, uint32_t talk, int32_t pos, int32_t next);
 
 /* An item joins a talk, or leaves it. */
 void hearth_returns_join(struct hearth_returns *returns, uint32_t talk);

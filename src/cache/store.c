@@ -74,6 +74,7 @@ static struct hearth_cache_item *item_of(struct hearth_heap_node *node) {
 
 static struct hearth_policy_item known_of(const struct hearth_cache_item *item) {
     struct hearth_policy_item known = {.is_snapshot = item->is_snapshot,
+                                       .reuse = -1,
                                        .hits = item->hits + 1,
                                        .bytes = hearth_cache_item_bytes(item),
                                        .used_us = item->used_us,
@@ -93,32 +94,64 @@ static struct hearth_policy_item known_of(const struct hearth_cache_item *item) 
     return known;
 }
 
-static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
-    const struct hearth_policy_item known = known_of(item);
-    return cache->policy->rank(&known, &cache->costs, pool_of(cache, item)->inflation);
-}
-
-/* Tokens between a snapshot and the one before it; where that is very far, more than a few. */
-static int32_t from_before(const struct hearth_snapshot *snapshot) {
+/* The snapshot before this one on its path. NULL: there is none, or it is very far; `*from`: nothing is behind that. */
+static struct hearth_snapshot *before_of(const struct hearth_snapshot *snapshot, int32_t *from) {
     const struct hearth_page *page = snapshot->page;
-    for (int pages = 0; page->parent && pages < WALK_PAGES; page = page->parent, pages++) {
+    int32_t limit = snapshot->pos - 1;
+    for (int pages = 0; page->parent && pages < WALK_PAGES; limit = page->p0, page = page->parent, pages++) {
         for (uint32_t k = page->snapshot_count; k-- > 0;) {
-            if (page->snapshots[k]->pos < snapshot->pos) {
-                return snapshot->pos - page->snapshots[k]->pos;
+            if (page->snapshots[k]->pos <= limit) {
+                *from = page->snapshots[k]->pos;
+                return page->snapshots[k];
             }
         }
     }
-    return snapshot->pos - page->p0;
+    *from = page->p0;
+    return NULL;
+}
+
+/* Whether the snapshot is on the path of its talk's last turn. */
+static bool is_on_path(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
+    return snapshot->turn == hearth_returns_talk(cache->returns, snapshot->item.talk)->turns;
+}
+
+/* The chance that the next turn resumes at the snapshot, as the path is now; of a piece of a window: that it needs it.
+ * What the last turn was not on is not needed again. */
+static double reuse_of(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
+    const uint32_t talk = snapshot->item.talk;
+    const int32_t window = cache->engine->caps.window_tokens, reach = snapshot->pos + window;
+    if (!is_on_path(cache, snapshot)) {
+        return 0;
+    }
+    return window == 0 ? hearth_returns_reuse(cache->returns, talk, snapshot->pos, snapshot->next)
+                       : hearth_returns_reuse(cache->returns, talk, snapshot->p0 + 1,
+                                              reach < hearth_returns_talk(cache->returns, talk)->end ? reach : 0);
+}
+
+static struct hearth_policy_item known_in_talk(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    struct hearth_policy_item known = known_of(item);
+    if (item->is_snapshot && item->talk != HEARTH_TALK_NONE) {
+        const struct hearth_snapshot *snapshot = hearth_cache_item_snapshot(item);
+        int32_t from;
+        (void)before_of(snapshot, &from);
+        known.saved_tokens = snapshot->pos - from;
+        known.reuse = reuse_of(cache, snapshot);
+    }
+    return known;
+}
+
+/* Of a talk's snapshots the one goes first that is worth the least; when one has gone, its neighbours are worth more
+ * than they were ranked at (first_victim()). */
+static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    const struct hearth_policy_item known = known_in_talk(cache, item);
+    return known.reuse >= 0 ? cache->policy->worth(&known, &cache->costs, 1)
+                            : cache->policy->rank(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
 
 static double worth_of(const struct hearth_cache *cache, const struct hearth_cache_item *item, int64_t now_us) {
-    struct hearth_policy_item known = known_of(item);
+    const struct hearth_policy_item known = known_in_talk(cache, item);
     const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
     int64_t used_us = item->talk == HEARTH_TALK_NONE ? item->used_us : talk->used_us;
-    known.passed = item->is_snapshot && item->talk != HEARTH_TALK_NONE && item->used_us < talk->began_us;
-    if (known.passed) {
-        known.saved_tokens = from_before(hearth_cache_item_snapshot(item));
-    }
     return cache->policy->worth(&known, &cache->costs,
                                 hearth_returns_rate(cache->returns, item->talk, now_us - used_us));
 }
@@ -324,18 +357,42 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
     update_victim(cache, item);
 }
 
+/* A turn of the talk has the snapshot on its path, and the next one at `next`. */
+static void snapshot_used(struct hearth_cache *cache, struct hearth_snapshot *snapshot, uint32_t talk, int32_t next) {
+    snapshot->turn = hearth_returns_talk(cache->returns, talk)->turns;
+    snapshot->next = next;
+    join(cache, &snapshot->item, talk);
+    update_victim(cache, &snapshot->item);
+}
+
+/* Ranks the snapshots anew that the last turn of a talk has left. They only move towards the top, so that each is met
+ * once. */
+static void rank_left(struct hearth_cache *cache, uint32_t talk) {
+    const struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[HEARTH_TALK_SNAPSHOTS];
+    for (size_t i = 0; talk != HEARTH_TALK_NONE && i < heap->n; i++) {
+        struct hearth_cache_item *item = item_of(heap->v[i].node);
+        if (!is_on_path(cache, hearth_cache_item_snapshot(item))) {
+            update_victim(cache, item);
+        }
+    }
+}
+
 void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_path *path, uint32_t talk) {
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    int32_t next = 0;
     for (size_t i = path->n; i-- > 0;) {
         struct hearth_page *page = path->pages[i];
         join(cache, &page->item, talk);
         page->item.used_us = now_us;
         update_victim(cache, &page->item);
-        for (uint32_t k = 0; k < page->snapshot_count; k++) {
-            join(cache, &page->snapshots[k]->item, talk);
-            update_victim(cache, &page->snapshots[k]->item);
+        for (uint32_t k = page->snapshot_count; k-- > 0;) {
+            if (page->snapshots[k]->pos <= hearth_path_end(path, i)) {
+                snapshot_used(cache, page->snapshots[k], talk, next);
+                next = page->snapshots[k]->pos;
+            }
         }
     }
+    rank_left(cache, talk);
     cache->pages.chosen_left = cache->snapshots.chosen_left = 0;
 }
 
@@ -361,6 +418,11 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
 }
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    int32_t from;
+    struct hearth_snapshot *before = before_of(snapshot, &from);
+    if (before && before->item.talk == snapshot->item.talk && before->turn == snapshot->turn) {
+        before->next = snapshot->next;
+    }
     hearth_ghost_leave_snapshot(snapshot->page, snapshot->pos, snapshot->item.used, cache->tree.now,
                                 hearth_snapshot_state_bytes(&cache->engine->caps, snapshot));
     hearth_duplicate_add_copy(cache, &snapshot->item);
@@ -461,9 +523,17 @@ void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_pag
 
 /* ---- room ---- */
 
-static struct hearth_cache_item *first_victim(const struct hearth_cache *cache, uint32_t talk,
+/* What goes first of a talk. */
+static struct hearth_cache_item *first_victim(struct hearth_cache *cache, uint32_t talk,
                                               enum hearth_talk_heap victims) {
-    struct hearth_heap_node *first = hearth_heap_top(&hearth_returns_talk(cache->returns, talk)->victims[victims]);
+    struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[victims];
+    struct hearth_heap_node *first = hearth_heap_top(heap);
+    double rank;
+    while (first && victims == HEARTH_TALK_SNAPSHOTS && talk != HEARTH_TALK_NONE &&
+           (rank = rank_of(cache, item_of(first))) > heap->v[0].priority) {
+        hearth_heap_update(heap, first, rank);
+        first = hearth_heap_top(heap);
+    }
     return first ? item_of(first) : NULL;
 }
 

@@ -8,9 +8,11 @@
 #include "cache/talk.h"
 
 #include "cache/backing.h"
+#include "cache/children.h"
 
 #include <math.h>
 
+#define CHILDREN_LOOKED 8
 #define NAME_BLOCKS 2 /* from the end of the prompt to the second name of its talk */
 
 /* Chains the digests of the tokens' whole blocks, of which the path holds some. Returns that of all of them. `*mid`:
@@ -69,6 +71,23 @@ static void leave(struct hearth_cache *cache, const struct hearth_live *live, co
     }
 }
 
+/* Learns where the turn leaves the path of the last one, if that is known: where the path ends for lack of stored pages
+ * it may have gone on. */
+static void learn_cut(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path) {
+    if (live->talk == HEARTH_TALK_NONE || path->n == 0) {
+        return;
+    }
+    const struct hearth_page *last = path->pages[path->n - 1], *child = NULL;
+    bool known =
+        path->matched >= hearth_returns_talk(cache->returns, live->talk)->end || path->matched < last->p0 + last->len;
+    for (int i = 0; !known && i < CHILDREN_LOOKED && (child = hearth_children_next(last, child)) != NULL; i++) {
+        known = child->item.talk == live->talk && child->p0 == path->matched;
+    }
+    if (known) {
+        hearth_returns_cut(cache->returns, live->talk, path->matched);
+    }
+}
+
 void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_cache_prompt *prompt,
                        const struct hearth_path *path) {
     live->awaits = HEARTH_AWAITS_UNKNOWN;
@@ -81,6 +100,7 @@ void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, con
         live->talk_shared =
             live->talk != HEARTH_TALK_NONE ? hearth_returns_talk(cache->returns, live->talk)->shared : path->matched;
         leave(cache, live, path);
+        learn_cut(cache, live, path);
         live->talk_end = hearth_returns_begin(cache->returns, live->talk, live->began_us);
     }
 }
@@ -128,6 +148,7 @@ void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const
     live->talk_end = names[0];
     if (live->talk != HEARTH_TALK_NONE) {
         hearth_returns_talk(cache->returns, live->talk)->shared = live->talk_shared;
+        hearth_returns_talk(cache->returns, live->talk)->end = (int32_t)live->tokens.n;
     }
     hearth_cache_store_turn(cache, path, live->talk);
     hearth_learnt_turn(cache);

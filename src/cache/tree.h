@@ -87,6 +87,8 @@ struct hearth_snapshot {
                              it would cost */
     enum hearth_snapshot_kind kind;
     bool superseded; /* a later reply of the same conversation has its own */
+    uint32_t turn;   /* of its talk: the last one that had it on its path … */
+    int32_t next;    /* … and where the next one stood on that; 0: it was the last */
 };
 
 /* Bytes of the state that a snapshot holds, about. */

@@ -224,6 +224,48 @@ static void small_snapshots_cost_little(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* Conversations that grow by two blocks with each turn, in turn, of which one in eight says its last block anew. */
+static void make_growing(struct hearth_trace *trace) {
+    struct rng rng = {11};
+    uint32_t lengths[TALKS];
+    *trace = (struct hearth_trace){0};
+    for (uint32_t i = 0; i < TALKS * 100; i++) {
+        const uint32_t at = i % TALKS;
+        const bool anew = rng_once_in(&rng, 8);
+        lengths[at] = i < TALKS ? 64 : lengths[at] + 2;
+        struct hearth_trace_request *request = hearth_trace_add(trace, (int64_t)i * 1000000, at, 0, lengths[at] - anew);
+        assert_non_null(request);
+        if (anew) {
+            assert_true(HEARTH_BUF_ROOM(trace->runs, trace->run_count, trace->run_cap));
+            trace->runs[trace->run_count++] = (struct hearth_trace_run){.space = TALKS + i, .count = 1};
+            request->run_count++;
+            request->blocks++;
+            request->prompt_tokens += HEARTH_TRACE_BLOCK_TOKENS;
+        }
+    }
+}
+
+/* Of the snapshots that each turn takes few are kept: those that the next turn is likely to need. */
+static void large_snapshots_leave_room_for_pages(void **state) {
+    (void)state;
+    struct hearth_trace trace;
+    struct hearth_oracle oracle;
+    uint64_t computed_tokens[2];
+    make_growing(&trace);
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (size_t i = 0; i < 2; i++) {
+        struct hearth_replay_params params = small_model(i * 8 * HEARTH_TRACE_BLOCK_TOKENS * 65536);
+        struct hearth_replay_result result;
+        params.policy = &hearth_policy_returns;
+        params.ram_bytes = hearth_replay_bytes(&params, UINT64_C(2400) * HEARTH_TRACE_BLOCK_TOKENS);
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+        computed_tokens[i] = result.computed_tokens;
+    }
+    assert_true(computed_tokens[1] * 5 <= computed_tokens[0] * 8);
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
 /* ---- adversaries ---- */
 
 enum adversary { LOOP, UNIQUE, SHARED, SCAN, READER, ADVERSARIES };
@@ -427,6 +469,7 @@ int main(void) {
         cmocka_unit_test(no_policy_beats_the_bound),
         cmocka_unit_test(a_disk_turns_prefill_into_reads),
         cmocka_unit_test(small_snapshots_cost_little),
+        cmocka_unit_test(large_snapshots_leave_room_for_pages),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
         cmocka_unit_test(a_key_keeps_its_share),
         cmocka_unit_test(sessions_share_their_head),
