@@ -103,13 +103,31 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
     return true;
 }
 
+/* A page without state that the path leaves at `end`, inside of it: the sequence has only that much of it, which
+ * becomes a page that can be filled. Without, all that hangs on it could not be used until the rest of it is said
+ * again. */
+static bool divide(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
+    if (page->old || page->dead > 0) {
+        return false;
+    }
+    const size_t before = hearth_cache_item_bytes(&page->item);
+    struct hearth_page *back = hearth_tree_divide(&cache->tree, page, end);
+    if (!back) {
+        return false;
+    }
+    hearth_cache_store_changed(cache, &page->item, before);
+    hearth_cache_store_page_added(cache, back);
+    hearth_cache_store_drop_state(cache, back); /* it goes, unless something hangs on it */
+    return true;
+}
+
 /* Stores again what pages of the path have lost. */
 static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
     for (size_t i = 0; i < path->n && hearth_caps_has_pages(&cache->engine->caps); i++) {
         struct hearth_page *page = path->pages[i];
-        int32_t end = page->p0 + page->len;
-        if (hearth_cache_store_has_state(cache, page) || end > hearth_path_end(path, i)) {
-            continue; /* the live sequence has only a part of a page that the path leaves */
+        int32_t end = hearth_path_end(path, i);
+        if (hearth_cache_store_has_state(cache, page) || (end < page->p0 + page->len && !divide(cache, page, end))) {
+            continue;
         }
         struct hearth_buf bytes = {0};
         struct hearth_blob *blob = NULL;

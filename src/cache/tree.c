@@ -464,6 +464,79 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
     return true;
 }
 
+/* ---- dividing ---- */
+
+/* The end of a page, behind `pos`, as a page of its own that nothing leads to yet. NULL: out of memory. */
+static struct hearth_page *copy_end(const struct hearth_page *page, int32_t pos) {
+    struct hearth_page *back = calloc(1, sizeof *back);
+    const int32_t offset = pos - page->p0;
+    if (!back) {
+        return NULL;
+    }
+    back->p0 = back->blob_p0 = pos;
+    back->len = page->len - offset;
+    back->tokens = malloc((size_t)back->len * sizeof *back->tokens);
+    bool ok = back->tokens != NULL;
+    if (ok) {
+        memcpy(back->tokens, page->tokens + offset, (size_t)back->len * sizeof *back->tokens);
+        back->first = back->tokens[0];
+    }
+    for (uint32_t i = 0; ok && i < page->snapshot_count; i++) {
+        if (page->snapshots[i]->pos > pos) {
+            ok = grow((void **)&back->snapshots, back->snapshot_count);
+            if (ok) {
+                back->snapshots[back->snapshot_count++] = page->snapshots[i];
+            }
+        }
+    }
+    for (struct hearth_page *child = NULL; ok && (child = hearth_children_next(page, child)) != NULL;) {
+        ok = child->p0 <= pos || hearth_children_add(back, child);
+    }
+    back->item.owner = page->item.owner;
+    back->item.used = page->item.used;
+    back->item.hits = page->item.hits;
+    if (!ok) {
+        free_page(back);
+    }
+    return ok ? back : NULL;
+}
+
+struct hearth_page *hearth_tree_divide(struct hearth_tree *tree, struct hearth_page *page, int32_t pos) {
+    HEARTH_ASSERT(pos > page->p0 && pos < page->p0 + page->len);
+    HEARTH_ASSERT(!page->item.blob && page->item.copy.state == HEARTH_COPY_NONE && !page->old && page->dead == 0);
+    struct hearth_page *back = copy_end(page, pos);
+    if (!back || !hearth_children_add(page, back)) {
+        if (back) {
+            free_page(back);
+        }
+        return NULL;
+    }
+    back->parent = page;
+    if (ends_block(tree, page)) {
+        back->end.key = page->end.key;
+        if (!hearth_table_add(&tree->ends, &back->end)) {
+            hearth_children_remove(page, back);
+            free_page(back);
+            return NULL;
+        }
+        hearth_table_remove(&tree->ends, &page->end);
+    }
+    for (struct hearth_page *child = NULL; (child = hearth_children_next(back, child)) != NULL; child->parent = back) {
+        hearth_children_remove(page, child);
+    }
+    for (uint32_t i = 0; i < back->snapshot_count; i++) {
+        back->snapshots[i]->page = back;
+    }
+    page->snapshot_count -= back->snapshot_count;
+    page->len = pos - page->p0;
+    page->tail_count = 0;
+    for (struct hearth_page *child = NULL; (child = hearth_children_next(page, child)) != NULL;) {
+        page->tail_count += child->p0 == pos;
+    }
+    tree->page_count++;
+    return back;
+}
+
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page, size_t bytes) {
     struct hearth_page *parent = page->parent;
     struct hearth_ghost ghost = {.offset = page->p0 - parent->p0,

@@ -218,6 +218,10 @@ bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_
 bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t first,
                         int32_t end, struct hearth_blob *blob, struct hearth_blob **old);
 
+/* Divides a page without state at `pos` inside of it: what it held behind that is a page of its own below it, with all
+ * that hung there. Returns that page; NULL: out of memory (nothing changed). */
+struct hearth_page *hearth_tree_divide(struct hearth_tree *tree, struct hearth_page *page, int32_t pos);
+
 /* Removes a leaf without snapshots or blob, and leaves a ghost in its parent, which says that `bytes` went. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page, size_t bytes);
 

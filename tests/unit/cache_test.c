@@ -387,6 +387,60 @@ static void a_vanished_page_is_no_note(void **state) {
     finish(&stage);
 }
 
+static int32_t resumes_at(struct stage *stage, const struct hearth_cache_prompt *of) {
+    const struct hearth_live *lives[] = {&stage->live};
+    struct hearth_plan plan = {0};
+    hearth_live_clear(stage->cache, &stage->live);
+    assert_true(hearth_cache_plan(stage->cache, of, lives, 1, &plan));
+    const int32_t resume = plan.resume;
+    hearth_plan_finish(&plan);
+    return resume;
+}
+
+/* A page that two prompts begin with, one of them with a part of it, has lost its state while others hang on it. The
+ * prompt that has a part of it fills that part: what hangs there can be used again, and what is behind the rest when
+ * the rest comes back. */
+static void a_part_of_a_page_is_filled(void **state) {
+    (void)state;
+    static const hearth_token forked[2 * PAGE] = {1, 2, 3, 4, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36};
+    static const struct hearth_cache_prompt fork = {.tokens = forked, .n = 2 * PAGE};
+    for (int known = 0; known < 2; known++) {
+        struct stage stage = {0};
+        start(&stage);
+        compute(&stage);
+        if (known) {
+            compute_prompt(&stage, &fork);
+        }
+        write_all(&stage.tier);
+        stop(&stage);
+        stage.tier.event_count = 0;
+        start(&stage);
+        find_all(&stage.tier);
+        poll_all(&stage);
+        assert_int_equal(resumes_at(&stage, &prompt), 2 * PAGE - 1);
+        for (size_t i = 0; i < stage.tier.item_count; i++) {
+            const struct hearth_record *record = stage.tier.items[i].record;
+            if (record->p0 == 0) {
+                tell(&stage.tier, HEARTH_BACKING_LOST, record->name);
+            }
+        }
+        poll_all(&stage);
+        assert_int_equal(resumes_at(&stage, &fork), 0);
+        compute_prompt(&stage, &fork);
+        hearth_cache_check(stage.cache);
+        assert_int_equal(resumes_at(&stage, &fork), 2 * PAGE - 1);
+        assert_int_equal(resumes_at(&stage, &prompt), 4);
+        compute(&stage);
+        hearth_cache_check(stage.cache);
+        assert_int_equal(resumes_at(&stage, &prompt), 2 * PAGE - 1);
+        assert_int_equal(resumes_at(&stage, &fork), 2 * PAGE - 1);
+        write_all(&stage.tier);
+        find_all(&stage.tier);
+        poll_all(&stage);
+        finish(&stage);
+    }
+}
+
 /* ---- what was learnt ---- */
 
 enum { SAVED_TURNS = 64, LEARNT_BUDGET = 4 << 20 }; /* a hundredth of it is enough */
@@ -548,6 +602,7 @@ int main(void) {
         cmocka_unit_test(said_again_in_a_page_that_stayed),
         cmocka_unit_test(snapshots_before_what_was_forgotten),
         cmocka_unit_test(a_vanished_page_is_no_note),
+        cmocka_unit_test(a_part_of_a_page_is_filled),
         cmocka_unit_test(what_was_learnt_is_known_after_a_start),
         cmocka_unit_test(an_end_saves_what_was_learnt_since),
         cmocka_unit_test(a_small_cache_saves_nothing),
