@@ -166,8 +166,12 @@ static bool has_window(const struct hearth_cache *cache) {
     return cache->engine->caps.window_tokens > 0;
 }
 
-#define INTERVAL_TIMES 32 /* the size of a snapshot: what pages between two of them hold at least */
-#define HEAD_ROOM 8       /* snapshots that the budget has room for when there are some in a head */
+/* The size of a snapshot, which pages between two of them hold at least: otherwise a long prompt of a model with large
+ * snapshots would fill RAM with those, and push out what other conversations need. */
+#define INTERVAL_TIMES 32
+/* Snapshots that the budget has room for when there are some in a head: in less they would keep out those of replies,
+ * and conversations would compute their turns again. */
+#define HEAD_ROOM 8
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
 static void supersede(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos) {

@@ -31,7 +31,6 @@
 #define WINDOW_BYTES ((size_t)16 << 20)
 #define NOTE_WORDS 5
 #define NOTE_MAGIC UINT32_C(0x31646568) /* "hed1" */
-#define SHARED_MIN 2                    /* fewer conversations share nothing */
 
 struct note_header {
     uint32_t magic, talks;
@@ -42,6 +41,7 @@ static struct hearth_digest notes_base(const struct hearth_cache *cache) {
     return hearth_digest_chain(hearth_cache_root_digest(cache, (struct hearth_digest){0}), "heads", 5);
 }
 
+/* Of 0, as of 1: 0. */
 static uint32_t log2_of(uint32_t n) {
     uint32_t bits = 0;
     while (n >>= 1) {
@@ -154,7 +154,7 @@ void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_pro
         return;
     }
     head->talks += head->talks < UINT32_MAX;
-    if (head->talks >= SHARED_MIN && (head->noted_talks == 0 || log2_of(head->talks) > log2_of(head->noted_talks))) {
+    if (log2_of(head->talks) > log2_of(head->noted_talks)) { /* not with the first conversation: it shares nothing */
         put_note(cache, head);
     } else if (head->noted_talks > 0) {
         const struct hearth_backing_touch touch = {.name = head->note, .pos = NOTE_WORDS};

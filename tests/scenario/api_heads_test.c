@@ -115,6 +115,9 @@ static json_int_t compute_side(enum hearth_engine_class memory_class, const char
     stage_options_default(&options);
     options.sim.memory_class = memory_class;
     options.chat_template = chat_template;
+    if (memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
+        options.service.snapshot_bytes = 16 * (options.sim.snapshot_bytes + 512);
+    }
     stage_open(&stage, &options);
     (void)compute(&stage, 3, tools ? TOOLS("look") : NULL, "Where are the spoons?");
     const json_int_t computed = compute(&stage, sides[side].systems, sides[side].tools, "What is it about, in a word?");

@@ -595,6 +595,40 @@ static void what_another_server_saves_later_is_left_alone(void **state) {
     finish(&stage);
 }
 
+/* One conversation shares its head with none; after that each doubling is noted. */
+static void a_head_is_noted_when_it_is_shared(void **state) {
+    (void)state;
+    static const size_t notes[] = {0, 0, 1, 1, 2, 2, 2, 2, 3};
+    struct stage stage = {0};
+    start(&stage);
+    for (size_t talks = 1; talks <= 8; talks++) {
+        hearth_cache_head(stage.cache, &prompt, HEAD_TOKENS);
+        assert_int_equal(stage.tier.queued_count, notes[talks]);
+    }
+    finish(&stage);
+}
+
+/* Snapshots on the way of a long prompt take a small part of what its pages take, and stand no further apart than that
+ * needs. */
+static void snapshots_are_few_beside_pages(void **state) {
+    (void)state;
+    static const struct {
+        size_t page_bytes_per_token, snapshot_bytes;
+    } models[] = {{3 << 10, 5 << 19}, {64 << 10, 100 << 20}, {24 << 10, 50 << 20}, {128 << 10, 1 << 20}};
+    const int32_t least = 8192;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        const struct hearth_caps caps = {.memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT,
+                                         .page_bytes_per_token = models[i].page_bytes_per_token,
+                                         .snapshot_bytes = models[i].snapshot_bytes};
+        const int32_t apart = hearth_cache_snapshot_interval(&caps, least);
+        const double share =
+            (double)models[i].snapshot_bytes / ((double)apart * (double)models[i].page_bytes_per_token);
+        const double nearer = apart > least ? share * apart / (apart - least) : 1;
+        assert_int_equal(apart % least, 0);
+        assert_true(share <= 0.04 && nearer > 0.02);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_again_while_removed),
@@ -602,6 +636,8 @@ int main(void) {
         cmocka_unit_test(said_again_in_a_page_that_stayed),
         cmocka_unit_test(snapshots_before_what_was_forgotten),
         cmocka_unit_test(a_vanished_page_is_no_note),
+        cmocka_unit_test(a_head_is_noted_when_it_is_shared),
+        cmocka_unit_test(snapshots_are_few_beside_pages),
         cmocka_unit_test(a_part_of_a_page_is_filled),
         cmocka_unit_test(what_was_learnt_is_known_after_a_start),
         cmocka_unit_test(an_end_saves_what_was_learnt_since),
