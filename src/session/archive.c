@@ -69,18 +69,20 @@ static const char *const steps[] = {
     "ALTER TABLE records ADD COLUMN past BLOB;"
     "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;"};
 
+/* Rows of a key, the newest first: by the number that a row has, which the kinds of database name differently. */
+#define NEWEST(columns, from, number) "SELECT key, " columns " FROM " from " ORDER BY " number " DESC LIMIT ?2"
+#define NEWEST_STATEMENTS(number)                                                                      \
+    [HEARTH_ARCHIVE_REPLIES] = NEWEST("parent, other, 0, body", "replies WHERE parent = ?1", number),  \
+    [HEARTH_ARCHIVE_SAID] = NEWEST("parent, other, 0, NULL", "replies WHERE other = ?1", number),      \
+    [HEARTH_ARCHIVE_CHILDREN] = NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1", number), \
+    [HEARTH_ARCHIVE_PRINTS] =                                                                          \
+        NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1 AND other IS NOT NULL", number),   \
+    [HEARTH_ARCHIVE_PAST] = NEWEST("NULL, past, 0, NULL", "records WHERE past = ?1", number)
+
 static const char *const statements[STATEMENTS] = {
     [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",
     [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, past, 0, body FROM records WHERE key = ?1 LIMIT ?2",
-    [HEARTH_ARCHIVE_REPLIES] =
-        "SELECT key, parent, other, 0, body FROM replies WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_SAID] =
-        "SELECT key, parent, other, 0, NULL FROM replies WHERE other = ?1 ORDER BY rowid DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_CHILDREN] =
-        "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
-                              " ORDER BY rowid DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_PAST] = "SELECT key, NULL, past, 0, NULL FROM records WHERE past = ?1 ORDER BY rowid DESC LIMIT ?2",
+    NEWEST_STATEMENTS("rowid"),
 #define X(name, sql) [name] = (sql),
 #include "session/archive_statements.def"
 #undef X
@@ -119,14 +121,7 @@ static const char *const server_steps[] = {
     "CREATE INDEX records_past ON records (past, n) WHERE past IS NOT NULL;"};
 
 static const char *const server_statements[STATEMENTS] = {
-    [HEARTH_ARCHIVE_REPLIES] =
-        "SELECT key, parent, other, 0, body FROM replies WHERE parent = ?1 ORDER BY n DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_SAID] = "SELECT key, parent, other, 0, NULL FROM replies WHERE other = ?1 ORDER BY n DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_CHILDREN] =
-        "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY n DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
-                              " ORDER BY n DESC LIMIT ?2",
-    [HEARTH_ARCHIVE_PAST] = "SELECT key, NULL, past, 0, NULL FROM records WHERE past = ?1 ORDER BY n DESC LIMIT ?2",
+    NEWEST_STATEMENTS("n"),
 #define X(name, sql) [name] = (sql),
 #include "session/archive_server.def"
 #undef X
