@@ -1,5 +1,5 @@
 /* Errors of Anthropic's Messages, and its smaller endpoints, with sim. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,8 +14,6 @@
 #define TOOL(name) "{\"name\":\"" name "\",\"input_schema\":{\"type\":\"object\"}}"
 #define TOOLS "\"tools\":[" TOOL("look") "," TOOL("lend") "]"
 
-static struct stage stage;
-
 static void open_stage(bool strict) {
     struct stage_options options;
     stage_options_default(&options);
@@ -28,16 +26,6 @@ static int setup(void **state) {
     (void)state;
     open_stage(false);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *post(const char *path, const char *body, int want) {
-    return stage_want(&stage, "POST", path, body, want);
 }
 
 #define FIELDS(fields) "{\"max_tokens\":8,\"messages\":[" USER("x") "]," fields "}"

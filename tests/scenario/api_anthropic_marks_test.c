@@ -1,7 +1,7 @@
 /* Anthropic's Messages over a scripted service: what becomes of cache_control, what usage says of a receipt, and how a
  * stream ends that fails. */
 #include "support/fake_service.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,6 @@
                                                                               "{\"role\":\"user\",\"content\":[" TEXT( \
                                                                                   "Second question", last_mark) "]}]"
 
-static struct stage stage;
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 
 static int setup(void **state) {
@@ -39,13 +38,7 @@ static int setup(void **state) {
     return 0;
 }
 
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *post(const char *body, int want) {
+static json_t *ask(const char *body, int want) {
     return stage_want(&stage, "POST", MESSAGES, body, want);
 }
 
@@ -82,7 +75,7 @@ static bool is_marked(int32_t position) {
 static void breakpoints_become_pins(void **state) {
     const struct fake_request *last = fake_last();
     (void)state;
-    json_decref(post("{\"max_tokens\":9," TALK(MARK_1H, MARK, MARK, MARK) "}", 200));
+    json_decref(ask("{\"max_tokens\":9," TALK(MARK_1H, MARK, MARK, MARK) "}", 200));
     assert_int_equal(last->pin_count, 4);
     assert_behind(last->pins[0].position, "Be a fire that burns for long");
     assert_behind(last->pins[1].position, "First question");
@@ -96,22 +89,22 @@ static void breakpoints_become_pins(void **state) {
         assert_true(last->marks[i] > last->marks[i - 1]);
     }
     /* None, one at the top, one on the tools. */
-    json_decref(post("{\"max_tokens\":9," TALK("", "", "", "") "}", 200));
+    json_decref(ask("{\"max_tokens\":9," TALK("", "", "", "") "}", 200));
     assert_int_equal(last->pin_count, 0);
-    json_decref(post(
+    json_decref(ask(
         "{\"max_tokens\":9,\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}," TALK("", "", "", "") "}", 200));
     assert_int_equal(last->pin_count, 1);
     assert_behind(last->pins[0].position, "Second question");
     assert_true(last->pins[0].ttl_us == MINUTES(60));
-    json_decref(post(
+    json_decref(ask(
         "{\"max_tokens\":9,\"tools\":[{\"name\":\"t\",\"input_schema\":{}" MARK "}]," TALK("", "", "", "") "}", 200));
     assert_int_equal(last->pin_count, 1);
     assert_behind(last->pins[0].position, "answer in plain text.");
     assert_true(is_marked(last->pins[0].position));
     /* Two in one place are one, for as long as either wants. */
     json_decref(
-        post("{\"max_tokens\":9,\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}," TALK("", "", "", MARK) "}",
-             200));
+        ask("{\"max_tokens\":9,\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}," TALK("", "", "", MARK) "}",
+            200));
     assert_int_equal(last->pin_count, 1);
     assert_true(last->pins[0].ttl_us == MINUTES(60));
 }
@@ -119,18 +112,17 @@ static void breakpoints_become_pins(void **state) {
 static void breakpoints_follow_results_and_prefills(void **state) {
     const struct fake_request *last = fake_last();
     (void)state;
-    json_decref(post("{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
-                     "\"content\":[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"t\",\"input\":{}" MARK
-                     "}]},{\"role\":"
-                     "\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":\"found\"" MARK
-                     "}," TEXT("Well?", "") "]}]}",
-                     200));
+    json_decref(ask("{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+                    "\"content\":[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"t\",\"input\":{}" MARK "}]},{\"role\":"
+                    "\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":\"found\"" MARK
+                    "}," TEXT("Well?", "") "]}]}",
+                    200));
     assert_int_equal(last->pin_count, 2);
     assert_behind(last->pins[0].position, "</tool_call>");
     assert_true(last->pins[1].position > last->pins[0].position);
-    json_decref(post("{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
-                     "\"content\":[" TEXT("It is", MARK) "]}]}",
-                     200));
+    json_decref(ask("{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+                    "\"content\":[" TEXT("It is", MARK) "]}]}",
+                    200));
     assert_int_equal(last->pin_count, 1);
     assert_behind(last->pins[0].position, "It is");
     assert_int_equal((size_t)last->pins[0].position, last->prompt_tokens);
@@ -141,7 +133,7 @@ static void usage_tells_three_parts(void **state) {
     const struct fake_request *last = fake_last();
     struct fake_plan plan = quick;
     (void)state;
-    json_decref(post("{\"max_tokens\":9," TALK(MARK_1H, MARK, "", "") "}", 200));
+    json_decref(ask("{\"max_tokens\":9," TALK(MARK_1H, MARK, "", "") "}", 200));
     const uint32_t prompt = (uint32_t)last->prompt_tokens;
     const int32_t hour = last->pins[0].position, minutes = last->pins[1].position;
     const struct {
@@ -162,7 +154,7 @@ static void usage_tells_three_parts(void **state) {
                                                .reused_live_tokens = cases[i].cached - 2,
                                                .computed_tokens = prompt - cases[i].cached};
         fake_set_plan(&plan);
-        json_t *answer = post(cases[i].body, 200);
+        json_t *answer = ask(cases[i].body, 200);
         assert_int_equal(json_num(answer, "usage.cache_read_input_tokens"), cases[i].cached);
         assert_int_equal(json_num(answer, "usage.input_tokens"), cases[i].rest);
         assert_int_equal(json_num(answer, "usage.cache_creation_input_tokens"), cases[i].created);
@@ -193,7 +185,7 @@ static void failures_have_their_form(void **state) {
     json_decref(error);
     response_finish(&response);
     fake_set_plan(&early);
-    error = post(body, 503);
+    error = ask(body, 503);
     assert_string_equal(json_str(error, "error.type"), "overloaded_error");
     json_decref(error);
     fake_set_plan(&quick);
@@ -203,12 +195,11 @@ static void failures_have_their_form(void **state) {
 static void parameters_reach_the_service(void **state) {
     const struct fake_request *last = fake_last();
     (void)state;
-    json_decref(
-        post("{\"model\":\"m\",\"max_tokens\":128000,\"temperature\":0.25,\"top_p\":0.5,\"top_k\":7,"
-             "\"stop_sequences\":[\"x\",\"yy\"],\"metadata\":{\"user_id\":\"u\"},\"service_tier\":\"auto\","
-             "\"container\":\"c\",\"mcp_servers\":[],\"context_management\":{\"edits\":[]},\"betas\":[\"b\"],"
-             "\"inference_geo\":\"eu\",\"speed\":\"fast\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
-             200));
+    json_decref(ask("{\"model\":\"m\",\"max_tokens\":128000,\"temperature\":0.25,\"top_p\":0.5,\"top_k\":7,"
+                    "\"stop_sequences\":[\"x\",\"yy\"],\"metadata\":{\"user_id\":\"u\"},\"service_tier\":\"auto\","
+                    "\"container\":\"c\",\"mcp_servers\":[],\"context_management\":{\"edits\":[]},\"betas\":[\"b\"],"
+                    "\"inference_geo\":\"eu\",\"speed\":\"fast\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
+                    200));
     assert_true(last->sampling.temperature == 0.25f && last->sampling.top_p == 0.5f && last->sampling.top_k == 7);
     assert_int_equal(last->max_tokens, 128000);
     assert_int_equal(last->stop_count, 2);

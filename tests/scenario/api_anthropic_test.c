@@ -1,5 +1,5 @@
 /* Anthropic's Messages over the API, with sim. Replies come from a script where it matters what a model says. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +39,6 @@ static const char thinks[] = "{%- for m in messages %}{{- '<|im_start|>' + m.rol
                              "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
                              "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -50,16 +48,6 @@ static int setup(void **state) {
     options.chat_template = thinks;
     stage_open(&stage, &options);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *post(const char *path, const char *body, int want) {
-    return stage_want(&stage, "POST", path, body, want);
 }
 
 static json_t *send_json(json_t *body, int want) {

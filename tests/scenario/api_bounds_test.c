@@ -2,7 +2,7 @@
  * than is allowed is refused in the dialect's own form by an error that names the limit and the number; as much as is
  * allowed is not. */
 #include "api/limits.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,19 +12,11 @@
 
 #include <cmocka.h>
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
     stage_options_default(&options);
     stage_open(&stage, &options);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* What is computed of a prompt when a client changes a line of it, leaves empty messages in it, or sends a picture
  * again: by value, with sim, in every dialect. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +27,6 @@ static const struct dialect {
 
 #define DIALECTS (sizeof dialects / sizeof dialects[0])
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -36,12 +34,6 @@ static int setup(void **state) {
     options.sim.ctx_tokens = 8192;
     options.script = script;
     stage_open(&stage, &options);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
     return 0;
 }
 

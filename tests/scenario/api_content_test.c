@@ -1,7 +1,7 @@
 /* Content that is not text and messages that say nothing, in every dialect: what the model is given, over a service
  * that only takes requests down. */
 #include "support/fake_service.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,6 @@
 #define SEE_PNG "[image, image/png, 20 bytes; this model cannot see it]"
 #define READ_PDF "[file, application/pdf, 9 bytes, a.pdf; this model cannot read it]"
 
-static struct stage stage;
 static const struct fake_plan quick = {.pieces = 1, .piece = "Well."};
 
 static int setup(void **state) {
@@ -29,12 +28,6 @@ static int setup(void **state) {
     stage_options_default(&options);
     stage_open(&stage, &options);
     fake_set_plan(&quick);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* The API over a scripted service: what it asks the service for, and what it makes of every way a request can end. */
 #include "base/clock.h"
 #include "support/fake_service.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,6 @@
 #define CHAT "/v1/chat/completions"
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]"
 
-static struct stage stage;
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 
 static int setup(void **state) {
@@ -26,16 +25,6 @@ static int setup(void **state) {
     stage_open(&stage, &options);
     fake_set_plan(&quick);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *post(const char *path, const char *body, int want) {
-    return stage_want(&stage, "POST", path, body, want);
 }
 
 /* Waits until as many requests have been cancelled and none is active; returns the time it took. */

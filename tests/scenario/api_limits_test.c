@@ -1,6 +1,6 @@
 /* A full context, in the words and the form by which the clients of each dialect know it; the size of the context
  * wherever clients ask for it. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,20 +13,12 @@
 #define CTX 2048
 #define ROOM (CTX / 16)
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
     stage_options_default(&options);
     options.sim.ctx_tokens = CTX;
     stage_open(&stage, &options);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
     return 0;
 }
 
@@ -43,7 +35,7 @@ static char *with_words(const char *format, size_t words) {
     return (char *)hearth_buf_take(&text);
 }
 
-static json_t *call(const char *path, const char *format, size_t words, int want) {
+static json_t *call_with(const char *path, const char *format, size_t words, int want) {
     char *body = with_words(format, words);
     json_t *answer = stage_want(&stage, "POST", path, body, want);
     free(body);
@@ -66,7 +58,7 @@ static void chat_and_completions_say_what_their_clients_look_for(void **state) {
                                         "exceeds the context window", "lease reduce the length of"};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        json_t *answer = call(cases[i].path, cases[i].body, 3000, 400);
+        json_t *answer = call_with(cases[i].path, cases[i].body, 3000, 400);
         char number[32];
         assert_string_equal(json_str(answer, "error.code"), "context_length_exceeded");
         assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
@@ -89,14 +81,14 @@ static void a_prompt_leaves_room_for_the_reply(void **state) {
         char format[128];
         unsigned long long tokens = 0, maximum = 0;
         snprintf(format, sizeof format, body, most);
-        json_t *answer = call("/v1/messages", format, 3000, 400);
+        json_t *answer = call_with("/v1/messages", format, 3000, 400);
         assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
         assert_int_equal(sscanf(json_str(answer, "error.message"), "prompt is too long: %llu tokens > %llu maximum",
                                 &tokens, &maximum),
                          2);
         assert_int_equal(maximum, most > 1 ? CTX - ROOM : CTX - 1);
         json_decref(answer);
-        answer = call("/v1/messages/count_tokens", format, 3000, 200);
+        answer = call_with("/v1/messages/count_tokens", format, 3000, 200);
         assert_int_equal(json_num(answer, "input_tokens"), tokens);
         json_decref(answer);
     }
@@ -105,7 +97,7 @@ static void a_prompt_leaves_room_for_the_reply(void **state) {
 static size_t words_that_fill(size_t tokens) {
     size_t words = tokens / 5;
     for (;; words++) {
-        json_t *answer = call("/v1/responses/input_tokens", "{\"input\":\"%s\"}", words, 200);
+        json_t *answer = call_with("/v1/responses/input_tokens", "{\"input\":\"%s\"}", words, 200);
         const bool enough = json_num(answer, "input_tokens") >= (json_int_t)tokens;
         json_decref(answer);
         if (enough) {
@@ -117,9 +109,10 @@ static size_t words_that_fill(size_t tokens) {
 static void responses_leave_room_only_as_they_may_need_it(void **state) {
     (void)state;
     const size_t words = words_that_fill(CTX - ROOM + 1);
-    json_decref(call("/v1/responses", "{\"input\":\"%s\"}", words, 400));
-    json_decref(call("/v1/responses", "{\"input\":\"%s\",\"max_output_tokens\":16}", words, 200));
-    json_decref(call("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", words, 200));
+    json_decref(call_with("/v1/responses", "{\"input\":\"%s\"}", words, 400));
+    json_decref(call_with("/v1/responses", "{\"input\":\"%s\",\"max_output_tokens\":16}", words, 200));
+    json_decref(
+        call_with("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", words, 200));
 }
 
 /* ---- as an event ---- */
@@ -154,7 +147,7 @@ static void a_stream_fails_by_an_event(void **state) {
     assert_string_equal(json_str(events, "2.response.error.code"), "context_length_exceeded");
     json_decref(events);
     json_decref(
-        call("/v1/responses", "{\"stream\":true,\"input\":[{\"role\":\"nobody\",\"content\":\"%s\"}]}", 1, 400));
+        call_with("/v1/responses", "{\"stream\":true,\"input\":[{\"role\":\"nobody\",\"content\":\"%s\"}]}", 1, 400));
 }
 
 /* What Codex sends of itself. */

@@ -1,5 +1,5 @@
 /* What clients of llama-server find here: its routes, its native shape, and a line for each route that is not there. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,6 @@
 
 #define CHAT_BODY "{\"messages\":[{\"role\":\"user\",\"content\":\"one two three\"}],\"max_tokens\":4}"
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -23,16 +21,6 @@ static int setup(void **state) {
     options.api.lora_scale = 0.5;
     stage_open(&stage, &options);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *call(const char *method, const char *path, const char *body, int want) {
-    return stage_want(&stage, method, path, body, want);
 }
 
 static void what_is_not_there_says_what_to_do(void **state) {

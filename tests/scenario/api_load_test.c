@@ -1,7 +1,7 @@
 /* Many clients, over a service that does what it is told: what a request may say of its class and its deadline, what is
  * answered when too many wait, and what a client hears while it waits; in every dialect. */
 #include "support/fake_service.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -28,7 +28,6 @@ static const struct dialect {
 
 #define DIALECTS (sizeof dialects / sizeof dialects[0])
 
-static struct stage stage;
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 
 static int setup(void **state) {
@@ -37,12 +36,6 @@ static int setup(void **state) {
     stage_options_default(&options);
     stage_open(&stage, &options);
     fake_set_plan(&quick);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
     return 0;
 }
 

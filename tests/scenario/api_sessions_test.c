@@ -1,7 +1,7 @@
 /* Sessions over chat completions, with sim: what the client has to send, what is new, forks, side questions, warming,
  * deletion. Sim's replies are made of every token before them, so two clients that get the same reply have had the same
  * prompt. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,8 +14,6 @@
 #define CHAT "/v1/chat/completions"
 #define SESSIONS "/v1/sessions"
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -24,16 +22,6 @@ static int setup(void **state) {
     options.sim.lanes = 1;
     stage_open(&stage, &options);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *call(const char *method, const char *path, const char *body, int want) {
-    return stage_want(&stage, method, path, body, want);
 }
 
 /* A chat with those messages (JSON, without brackets); NULL session: none. */

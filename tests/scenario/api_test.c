@@ -1,6 +1,6 @@
 /* The API over the real service and sim: every endpoint, what it answers and what it refuses. */
 #include "base/clock.h"
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,6 @@
 #define HELLO \
     "\"messages\":[{\"role\":\"system\",\"content\":\"You are a fire.\"},{\"role\":\"user\",\"content\":\"Hello\"}]"
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -26,45 +24,35 @@ static int setup(void **state) {
     return 0;
 }
 
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *expect(const char *method, const char *path, const char *body, int want) {
-    return stage_want(&stage, method, path, body, want);
-}
-
 static void small_endpoints(void **state) {
     (void)state;
-    json_t *answer = expect("GET", "/health", NULL, 200);
+    json_t *answer = call("GET", "/health", NULL, 200);
     assert_string_equal(json_str(answer, "status"), "ok");
     json_decref(answer);
-    json_decref(expect("GET", "/v1/health", NULL, 200));
+    json_decref(call("GET", "/v1/health", NULL, 200));
 
-    answer = expect("GET", "/v1/models", NULL, 200);
+    answer = call("GET", "/v1/models", NULL, 200);
     assert_string_equal(json_str(answer, "object"), "list");
     assert_string_equal(json_str(answer, "data.0.id"), "Sim-1.gguf");
     assert_string_equal(json_str(answer, "data.0.owned_by"), "hearth");
     assert_int_equal(json_num(answer, "data.0.max_model_len"), 2048);
     assert_int_equal(json_num(answer, "data.0.context_length"), 2048);
     json_decref(answer);
-    answer = expect("GET", "/v1/models/Sim-1.gguf", NULL, 200);
+    answer = call("GET", "/v1/models/Sim-1.gguf", NULL, 200);
     assert_string_equal(json_str(answer, "object"), "model");
     json_decref(answer);
-    answer = expect("GET", "/v1/models/other%2Fmodel", NULL, 404);
+    answer = call("GET", "/v1/models/other%2Fmodel", NULL, 404);
     assert_string_equal(json_str(answer, "error.code"), "model_not_found");
     json_decref(answer);
 
-    answer = expect("GET", "/props", NULL, 200);
+    answer = call("GET", "/props", NULL, 200);
     assert_int_equal(json_num(answer, "default_generation_settings.n_ctx"), 2048);
     assert_int_equal(json_num(answer, "total_slots"), 4);
     assert_string_equal(json_str(answer, "model_path"), "/models/Sim-1.gguf");
     assert_true(json_is_string(json_at(answer, "chat_template")));
     json_decref(answer);
 
-    answer = expect("GET", "/slots", NULL, 200);
+    answer = call("GET", "/slots", NULL, 200);
     assert_int_equal(json_array_size(answer), 4);
     assert_true(json_is_false(json_at(answer, "3.is_processing")));
     assert_string_equal(json_str(answer, "0.state"), "idle");
@@ -82,11 +70,11 @@ static void unknown_paths_and_methods(void **state) {
                                          "/v1/v1",         "/v1/v1/",   "/v1x/models"};
     (void)state;
     for (size_t i = 0; i < sizeof probes / sizeof probes[0]; i++) {
-        json_t *answer = expect("GET", probes[i], NULL, 404);
+        json_t *answer = call("GET", probes[i], NULL, 404);
         assert_string_equal(json_str(answer, "error.type"), "not_found_error");
         json_decref(answer);
     }
-    json_t *hinted = expect("POST", "/api/chat/completions", "{}", 404);
+    json_t *hinted = call("POST", "/api/chat/completions", "{}", 404);
     assert_non_null(strstr(json_str(hinted, "error.message"), "http://127.0.0.1:8080/v1"));
     json_decref(hinted);
     struct response response = http_call(stage.port, "GET", CHAT, NULL, NULL);
@@ -95,7 +83,7 @@ static void unknown_paths_and_methods(void **state) {
     assert_true(response_header(&response, "Allow", allow, sizeof allow));
     assert_string_equal(allow, "POST, OPTIONS");
     response_finish(&response);
-    json_decref(expect("DELETE", "/v1/models", NULL, 405));
+    json_decref(call("DELETE", "/v1/models", NULL, 405));
 }
 
 /* Base URLs come with a slash at their end, and with a /v1 that the client adds, too. */
@@ -113,15 +101,15 @@ static void base_urls_are_joined_in_many_ways(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        json_decref(expect(cases[i].body != NULL ? "POST" : "GET", cases[i].path, cases[i].body, 200));
+        json_decref(call(cases[i].body != NULL ? "POST" : "GET", cases[i].path, cases[i].body, 200));
     }
-    json_t *error = expect("POST", "/v1/v1/messages", "{}", 400);
+    json_t *error = call("POST", "/v1/v1/messages", "{}", 400);
     assert_string_equal(json_str(error, "type"), "error"); /* in the shape of its API */
     json_decref(error);
-    json_t *made = expect("POST", "/v1/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":1}", 200);
+    json_t *made = call("POST", "/v1/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":1}", 200);
     char path[128];
     snprintf(path, sizeof path, "/v1/v1/responses/%s", json_str(made, "id"));
-    json_decref(expect("GET", path, NULL, 200));
+    json_decref(call("GET", path, NULL, 200));
     json_decref(made);
 }
 
@@ -185,10 +173,10 @@ static void head_is_get_without_the_body(void **state) {
 
 static void chat_whole(void **state) {
     (void)state;
-    json_t *answer = expect("POST", CHAT,
-                            "{\"model\":\"gpt-x\",\"temperature\":0,"
-                            "\"ignore_eos\":true,\"max_tokens\":12," HELLO "}",
-                            200);
+    json_t *answer = call("POST", CHAT,
+                          "{\"model\":\"gpt-x\",\"temperature\":0,"
+                          "\"ignore_eos\":true,\"max_tokens\":12," HELLO "}",
+                          200);
     assert_memory_equal(json_str(answer, "id"), "chatcmpl-", 9);
     assert_string_equal(json_str(answer, "object"), "chat.completion");
     assert_string_equal(json_str(answer, "model"), "gpt-x");
@@ -209,7 +197,7 @@ static void chat_whole(void **state) {
     json_decref(answer);
     /* Again: the prompt is known. */
     answer =
-        expect("POST", "/chat/completions", "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":12," HELLO "}", 200);
+        call("POST", "/chat/completions", "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":12," HELLO "}", 200);
     assert_string_equal(json_str(answer, "model"), "Sim-1.gguf");
     assert_int_equal(json_num(answer, "timings.prompt_n"), 1);
     assert_int_equal(json_num(answer, "usage.prompt_tokens_details.cached_tokens"), prompt - 1);
@@ -221,7 +209,7 @@ static void chat_streamed(void **state) {
     (void)state;
     struct hearth_buf content = {0};
     char type[64];
-    json_t *whole = expect("POST", CHAT, "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":30," HELLO "}", 200);
+    json_t *whole = call("POST", CHAT, "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":30," HELLO "}", 200);
     struct response response = http_call(stage.port, "POST", CHAT, NULL,
                                          "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":30,\"stream\":true,"
                                          "\"stream_options\":{\"include_usage\":true}," HELLO "}");
@@ -258,17 +246,17 @@ static void chat_streamed(void **state) {
 static void template_and_tokens_agree_with_chat(void **state) {
     (void)state;
     char *body;
-    json_t *prompt = expect("POST", "/apply-template", "{" HELLO "}", 200);
+    json_t *prompt = call("POST", "/apply-template", "{" HELLO "}", 200);
     assert_non_null(strstr(json_str(prompt, "prompt"), "You are a fire."));
     json_t *request =
         json_pack("{s:O, s:b, s:b}", "content", json_at(prompt, "prompt"), "add_special", 1, "with_pieces", 0);
     body = json_dumps(request, 0);
-    json_t *tokens = expect("POST", "/tokenize", body, 200);
+    json_t *tokens = call("POST", "/tokenize", body, 200);
     free(body);
-    json_t *chat = expect("POST", CHAT, "{\"max_tokens\":1," HELLO "}", 200);
+    json_t *chat = call("POST", CHAT, "{\"max_tokens\":1," HELLO "}", 200);
     assert_int_equal(json_array_size(json_at(tokens, "tokens")), json_num(chat, "usage.prompt_tokens"));
     body = json_dumps(tokens, 0);
-    json_t *text = expect("POST", "/detokenize", body, 200);
+    json_t *text = call("POST", "/detokenize", body, 200);
     assert_string_equal(json_str(text, "content"), json_str(prompt, "prompt"));
     free(body);
     json_decref(request);
@@ -280,22 +268,22 @@ static void template_and_tokens_agree_with_chat(void **state) {
 
 static void tokenize_pieces(void **state) {
     (void)state;
-    json_t *answer = expect("POST", "/tokenize", "{\"content\":[\"a\",98,\"\\u20ac\"],\"with_pieces\":true}", 200);
+    json_t *answer = call("POST", "/tokenize", "{\"content\":[\"a\",98,\"\\u20ac\"],\"with_pieces\":true}", 200);
     assert_string_equal(json_str(answer, "tokens.0.piece"), "a");
     assert_int_equal(json_num(answer, "tokens.1.id"), 98);
     assert_true(json_is_array(json_at(answer, "tokens.2.piece"))); /* the first byte of three */
     json_decref(answer);
-    answer = expect("POST", "/detokenize", "{\"tokens\":[226,130]}", 200);
+    answer = call("POST", "/detokenize", "{\"tokens\":[226,130]}", 200);
     assert_string_equal(json_str(answer, "content"), "\xEF\xBF\xBD");
     json_decref(answer);
 }
 
 static void plain_completions(void **state) {
     (void)state;
-    json_t *answer = expect("POST", "/v1/completions",
-                            "{\"prompt\":[\"Once upon\",[79,110,99,101]],\"temperature\":0,\"max_tokens\":4,\"n\":2,"
-                            "\"echo\":true,\"user\":\"me\",\"best_of\":2}",
-                            200);
+    json_t *answer = call("POST", "/v1/completions",
+                          "{\"prompt\":[\"Once upon\",[79,110,99,101]],\"temperature\":0,\"max_tokens\":4,\"n\":2,"
+                          "\"echo\":true,\"user\":\"me\",\"best_of\":2}",
+                          200);
     assert_string_equal(json_str(answer, "object"), "text_completion");
     assert_int_equal(json_array_size(json_at(answer, "choices")), 4);
     for (int i = 0; i < 4; i++) {
@@ -308,7 +296,7 @@ static void plain_completions(void **state) {
     assert_string_equal(json_str(answer, "choices.0.text"), json_str(answer, "choices.1.text"));
     json_decref(answer);
     answer =
-        expect("POST", "/v1/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}", 200);
+        call("POST", "/v1/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}", 200);
     size_t count = json_array_size(json_at(answer, "choices.0.logprobs.tokens"));
     assert_true(count > 0 && json_array_size(json_at(answer, "choices.0.logprobs.token_logprobs")) == count);
     assert_int_equal(json_num(answer, "choices.0.logprobs.text_offset.0"), 0);
@@ -319,12 +307,12 @@ static void plain_completions(void **state) {
     assert_string_equal(json_str(events, "0.choices.0.text"), "a");
     json_decref(events);
     response_finish(&stream);
-    json_decref(expect("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", 200));
+    json_decref(call("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", 200));
 }
 
 static void stop_strings_end_a_reply(void **state) {
     (void)state;
-    json_t *whole = expect("POST", "/v1/completions", "{\"prompt\":\"abc\",\"temperature\":0,\"max_tokens\":20}", 200);
+    json_t *whole = call("POST", "/v1/completions", "{\"prompt\":\"abc\",\"temperature\":0,\"max_tokens\":20}", 200);
     const char *text = json_str(whole, "choices.0.text");
     const char *space = strchr(text + 1, ' ');
     assert_non_null(space);
@@ -333,7 +321,7 @@ static void stop_strings_end_a_reply(void **state) {
     json_t *request =
         json_pack("{s:s, s:i, s:i, s:[s]}", "prompt", "abc", "temperature", 0, "max_tokens", 20, "stop", stop);
     char *body = json_dumps(request, 0);
-    json_t *stopped = expect("POST", "/v1/completions", body, 200);
+    json_t *stopped = call("POST", "/v1/completions", body, 200);
     const char *got = json_str(stopped, "choices.0.text");
     assert_int_equal(strlen(got), strstr(text, stop) - text);
     assert_memory_equal(got, text, strlen(got));
@@ -375,9 +363,9 @@ static void accepts_what_clients_send(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
-        json_decref(expect("POST", CHAT, bodies[i], 200));
+        json_decref(call("POST", CHAT, bodies[i], 200));
     }
-    json_t *flat = expect("POST", "/apply-template", bodies[3], 200);
+    json_t *flat = call("POST", "/apply-template", bodies[3], 200);
     assert_non_null(strstr(json_str(flat, "prompt"), "system\na\nb<|im_end|>"));
     json_decref(flat);
 }
@@ -463,7 +451,7 @@ static const struct {
 static void refuses_with_the_error_object(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
-        json_t *answer = expect("POST", refusals[i].path, refusals[i].body, refusals[i].status);
+        json_t *answer = call("POST", refusals[i].path, refusals[i].body, refusals[i].status);
         assert_true(strlen(json_str(answer, "error.message")) > 0);
         assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
         assert_string_equal(json_str(answer, "error.param"), refusals[i].param);
@@ -479,7 +467,7 @@ static void refuses_nesting_without_end(void **state) {
     for (int i = 0; i < 100000; i++) {
         assert_true(hearth_buf_text(&body, "["));
     }
-    json_decref(expect("POST", CHAT, (const char *)body.data, 400));
+    json_decref(call("POST", CHAT, (const char *)body.data, 400));
     hearth_buf_finish(&body);
 }
 
@@ -491,7 +479,7 @@ static void names_both_numbers_when_a_prompt_is_too_long(void **state) {
         assert_true(hearth_buf_text(&body, "x"));
     }
     assert_true(hearth_buf_text(&body, "\"}]}"));
-    json_t *answer = expect("POST", CHAT, (const char *)body.data, 400);
+    json_t *answer = call("POST", CHAT, (const char *)body.data, 400);
     assert_string_equal(json_str(answer, "error.code"), "context_length_exceeded");
     assert_string_equal(json_str(answer, "error.param"), "messages");
     char number[24];

@@ -1,7 +1,7 @@
 /* Tools, structured output and reasoning over the API, with sim. Replies come from a script where it matters how a
  * model writes, and from sim under a grammar where it matters that it cannot write anything else. The template is
  * chatml, which knows no tools: hearth describes them itself. */
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,8 +48,6 @@ static const char script[] = LINE("one call", "\"times\":0,\"reply\":\"" OSLO "\
                                   "{\"when\":{\"last\":\"who\",\"system\":\"royal\"},\"reply\":\"we\",\"times\":0}\n"
                                   "{\"when\":{\"last\":\"who\"},\"reply\":\"I\",\"times\":0}\n";
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -58,16 +56,6 @@ static int setup(void **state) {
     options.script = script;
     stage_open(&stage, &options);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *post(const char *path, const char *body, int want) {
-    return stage_want(&stage, "POST", path, body, want);
 }
 
 /* A streamed reply, put together as a client does. */

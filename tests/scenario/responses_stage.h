@@ -3,7 +3,7 @@
 #ifndef HEARTH_TESTS_SCENARIO_RESPONSES_STAGE_H
 #define HEARTH_TESTS_SCENARIO_RESPONSES_STAGE_H
 
-#include "support/stage.h"
+#include "scenario/own_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,8 +45,6 @@ static const char template_text[] =
     "-%}"
     "{%- endif -%}";
 
-static struct stage stage;
-
 static int setup(void **state) {
     struct stage_options options;
     (void)state;
@@ -56,16 +54,6 @@ static int setup(void **state) {
     options.chat_template = template_text;
     stage_open(&stage, &options);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static json_t *call(const char *method, const char *path, const char *body, int want) {
-    return stage_want(&stage, method, path, body, want);
 }
 
 static json_t *get(const char *format, const char *id, int want) {
