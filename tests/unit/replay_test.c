@@ -94,20 +94,28 @@ static uint64_t naive_belady(const struct hearth_trace *trace, size_t budget) {
     return computed;
 }
 
+static void make_traced(uint64_t seed, struct hearth_trace *trace, struct hearth_oracle *oracle) {
+    struct rng rng = {seed};
+    make_trace(&rng, trace);
+    assert_int_equal(hearth_oracle_make(trace, oracle, NULL), HEARTH_OK);
+}
+
+static void finish_traced(struct hearth_trace *trace, struct hearth_oracle *oracle) {
+    hearth_oracle_finish(oracle);
+    hearth_trace_finish(trace);
+}
+
 static void belady_is_belady(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
-        struct rng rng = {seed};
         struct hearth_trace trace;
         struct hearth_oracle oracle;
-        make_trace(&rng, &trace);
-        assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+        make_traced(seed, &trace, &oracle);
         for (size_t budget = 4; budget <= 256; budget *= 4) {
             assert_int_equal(hearth_oracle_belady(&trace, &oracle, budget, 0), naive_belady(&trace, budget));
         }
         assert_int_equal(hearth_oracle_belady(&trace, &oracle, UINT32_MAX, 0), oracle.new_tokens);
-        hearth_oracle_finish(&oracle);
-        hearth_trace_finish(&trace);
+        finish_traced(&trace, &oracle);
     }
 }
 
@@ -118,43 +126,43 @@ static struct hearth_replay_params small_model(size_t snapshot_bytes) {
                                          .import_bytes_per_s = 1e10};
 }
 
+static struct hearth_replay_result replayed(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
+                                            const struct hearth_replay_params *params) {
+    struct hearth_replay_result result;
+    assert_int_equal(hearth_replay_run(trace, oracle, params, &result, NULL), HEARTH_OK);
+    return result;
+}
+
 /* With room for everything only what is new is computed, whatever the policy and the shape of the model. */
 static void all_room_computes_what_is_new(void **state) {
     (void)state;
-    struct rng rng = {7};
     struct hearth_trace trace;
     struct hearth_oracle oracle;
-    make_trace(&rng, &trace);
-    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    make_traced(7, &trace, &oracle);
     for (size_t i = 0; hearth_replay_policies[i]; i++) {
         struct hearth_replay_params params = small_model(0);
-        struct hearth_replay_result result;
         params.policy = hearth_replay_policies[i];
         params.ram_bytes = UINT64_C(1) << 50;
-        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+        const struct hearth_replay_result result = replayed(&trace, &oracle, &params);
         assert_int_equal(result.computed_tokens, oracle.new_tokens);
         assert_int_equal(result.lost_tokens[HEARTH_REPLAY_EVICTED], 0);
     }
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 /* No policy computes less than the bound, and the same replay is the same twice. */
 static void no_policy_beats_the_bound(void **state) {
     (void)state;
-    struct rng rng = {8};
     struct hearth_trace trace;
     struct hearth_oracle oracle;
-    make_trace(&rng, &trace);
-    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    make_traced(8, &trace, &oracle);
     for (uint64_t tokens = 2048; tokens <= 32768; tokens *= 2) {
         for (size_t i = 0; hearth_replay_policies[i]; i++) {
             struct hearth_replay_params params = small_model(0);
-            struct hearth_replay_result first, second;
             params.policy = hearth_replay_policies[i];
             params.ram_bytes = hearth_replay_bytes(&params, tokens);
-            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &first, NULL), HEARTH_OK);
-            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &second, NULL), HEARTH_OK);
+            const struct hearth_replay_result first = replayed(&trace, &oracle, &params);
+            const struct hearth_replay_result second = replayed(&trace, &oracle, &params);
             assert_int_equal(first.computed_tokens, second.computed_tokens);
             assert_true(first.computed_tokens >= hearth_replay_bound(&trace, &oracle, &params).computed_tokens);
             uint64_t lost = 0;
@@ -164,31 +172,27 @@ static void no_policy_beats_the_bound(void **state) {
             assert_int_equal(first.computed_tokens, oracle.new_tokens + lost);
         }
     }
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 /* What RAM evicts comes from disk: a wrong choice costs a read. Both tiers together compute no less than the bound of
  * their sum, and take no less time than its seconds; with a disk for everything only what is new is computed. */
 static void a_disk_turns_prefill_into_reads(void **state) {
     (void)state;
-    struct rng rng = {10};
     struct hearth_trace trace;
     struct hearth_oracle oracle;
-    make_trace(&rng, &trace);
-    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    make_traced(10, &trace, &oracle);
     for (size_t i = 0; hearth_replay_policies[i]; i++) {
         struct hearth_replay_params params = small_model(0);
-        struct hearth_replay_result ram, both, all;
         params.policy = hearth_replay_policies[i];
         params.ram_bytes = hearth_replay_bytes(&params, 6144);
         params.disk_read_bytes_per_s = params.disk_write_bytes_per_s = 1e9; /* 15,000 tokens; 1,000 are computed */
-        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &ram, NULL), HEARTH_OK);
+        const struct hearth_replay_result ram = replayed(&trace, &oracle, &params);
         params.disk_bytes = hearth_replay_bytes(&params, 12288);
-        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &both, NULL), HEARTH_OK);
+        const struct hearth_replay_result both = replayed(&trace, &oracle, &params);
         const struct hearth_replay_bound bound = hearth_replay_bound(&trace, &oracle, &params);
         params.disk_bytes = UINT64_C(1) << 50;
-        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &all, NULL), HEARTH_OK);
+        const struct hearth_replay_result all = replayed(&trace, &oracle, &params);
         assert_true(ram.read_bytes == 0 && ram.read_s <= 0);
         assert_true(both.computed_tokens < ram.computed_tokens && both.read_bytes > 0 && both.read_s > 0);
         assert_true(both.prefill_s + both.read_s < ram.prefill_s);
@@ -196,32 +200,27 @@ static void a_disk_turns_prefill_into_reads(void **state) {
         assert_true(both.prefill_s + both.read_s >= bound.prefill_s + bound.read_s && bound.read_s > 0);
         assert_int_equal(all.computed_tokens, oracle.new_tokens);
     }
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 /* Pages and snapshots share one budget: snapshots that are small take nothing from pages. */
 static void small_snapshots_cost_little(void **state) {
     (void)state;
-    struct rng rng = {9};
     struct hearth_trace trace;
     struct hearth_oracle oracle;
-    make_trace(&rng, &trace);
-    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    make_traced(9, &trace, &oracle);
     for (uint64_t tokens = 8192; tokens <= 32768; tokens *= 2) {
         uint64_t computed_tokens[2];
         for (size_t i = 0; i < 2; i++) {
             struct hearth_replay_params params = small_model(i * 4096);
-            struct hearth_replay_result result;
             params.policy = &hearth_policy_returns;
             params.ram_bytes = hearth_replay_bytes(&params, tokens);
-            assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+            const struct hearth_replay_result result = replayed(&trace, &oracle, &params);
             computed_tokens[i] = result.computed_tokens;
         }
         assert_true(computed_tokens[1] <= computed_tokens[0] * 9 / 8);
     }
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 /* Conversations that grow by two blocks with each turn, in turn, of which one in eight says its last block anew. */
@@ -296,10 +295,9 @@ static void make_adversary(enum adversary kind, struct hearth_trace *trace) {
 static uint64_t computed(const struct hearth_trace *trace, const struct hearth_oracle *oracle,
                          const struct hearth_policy *policy, size_t snapshot_bytes) {
     struct hearth_replay_params params = small_model(snapshot_bytes);
-    struct hearth_replay_result result;
     params.policy = policy;
     params.ram_bytes = hearth_replay_bytes(&params, UINT64_C(16) * 32 * HEARTH_TRACE_BLOCK_TOKENS);
-    assert_int_equal(hearth_replay_run(trace, oracle, &params, &result, NULL), HEARTH_OK);
+    const struct hearth_replay_result result = replayed(trace, oracle, &params);
     return result.computed_tokens;
 }
 
@@ -316,8 +314,7 @@ static void adversaries_cost_no_more_than_lru(void **state) {
             assert_true(ours <= lru + 32 * HEARTH_TRACE_BLOCK_TOKENS); /* a prompt, while it learns */
             assert_true((kind != LOOP && kind != READER) || ours * 2 < lru);
         }
-        hearth_oracle_finish(&oracle);
-        hearth_trace_finish(&trace);
+        finish_traced(&trace, &oracle);
     }
 }
 
@@ -342,7 +339,6 @@ static void make_keys(uint32_t loud, struct hearth_trace *trace) {
 static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, uint64_t out[2]) {
     struct hearth_trace trace;
     struct hearth_oracle oracle;
-    struct hearth_replay_result result;
     struct hearth_replay_params params = small_model(snapshot_bytes);
     params.policy = &hearth_policy_returns;
     params.share = share;
@@ -350,11 +346,10 @@ static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, 
         hearth_replay_bytes(&params, UINT64_C(24) * 32 * HEARTH_TRACE_BLOCK_TOKENS) + UINT64_C(24) * 4 * snapshot_bytes;
     make_keys(loud, &trace);
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
-    assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &result, NULL), HEARTH_OK);
+    const struct hearth_replay_result result = replayed(&trace, &oracle, &params);
     out[0] = result.key_tokens[1];
     out[1] = result.key_tokens[2];
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 /* A key that wants far more than its share cannot push another one below its own; without a bound it does. Where there
@@ -411,8 +406,7 @@ static void sessions_share_their_head(void **state) {
     assert_int_equal(oracle.seen[1], 0); /* an agent has names of its own */
     assert_int_equal(oracle.seen[2], 4);
     assert_int_equal(oracle.seen[3], 3); /* tools and system prompt */
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
     const struct hearth_trace_choice second = {.part = 1, .of = 2, .concurrency = 1};
     assert_int_equal(read_text(sessions, &second, &trace, NULL), HEARTH_OK);
     assert_int_equal(trace.count, 1);
@@ -435,8 +429,7 @@ static void global_names_are_shared(void **state) {
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
     assert_int_equal(oracle.seen[1], 8);
     assert_int_equal(oracle.seen[2], 3);
-    hearth_oracle_finish(&oracle);
-    hearth_trace_finish(&trace);
+    finish_traced(&trace, &oracle);
 }
 
 static void what_is_no_trace_is_refused(void **state) {
