@@ -203,8 +203,6 @@ ssize_t hearth_remote_direct_read(redisContext *context, char *bytes, size_t siz
 
 /* Connects, waits for the store, the inbox or `until_us`, and deals with what came. */
 void hearth_remote_link_turn(struct remote_link *link, int64_t until_us);
-/* The connection is of no use any more; what is under way fails. `format` says why, for people. */
-void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void hearth_remote_link_close(struct remote_link *link);
 /* Sends a command of the operation; the replies come in the order of the calls, and none before this returns. `lens`:
  * of the arguments; NULL: they are strings. False: the link is down, and op->lost is set. */

@@ -222,7 +222,8 @@ static void gone(struct remote_link *link, const redisAsyncContext *context) {
     }
 }
 
-void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) {
+/* The connection is of no use any more; what is under way fails. `format` says why, for people. */
+__attribute__((format(printf, 2, 3))) static void fail(struct remote_link *link, const char *format, ...) {
     char trouble[160];
     va_list args;
     redisAsyncContext *context = link->context;
@@ -237,7 +238,7 @@ void hearth_remote_link_fail(struct remote_link *link, const char *format, ...) 
 }
 
 void hearth_remote_link_close(struct remote_link *link) {
-    hearth_remote_link_fail(link, "the server ends");
+    fail(link, "the server ends");
 }
 
 /* ---- hiredis calls ---- */
@@ -298,7 +299,7 @@ static bool handshake_good(struct remote_link *link, redisAsyncContext *context,
     link->heard_us = hearth_clock_us();
     if (link->context == context && reply->type == REDIS_REPLY_ERROR) {
         const bool password = strncmp(reply->str, "NOAUTH", 6) == 0 || strncmp(reply->str, "WRONGPASS", 9) == 0;
-        hearth_remote_link_fail(link, "%s%s", reply->str, password ? " (the password stands in --kv-remote)" : "");
+        fail(link, "%s%s", reply->str, password ? " (the password stands in --kv-remote)" : "");
     }
     return link->context == context;
 }
@@ -358,7 +359,7 @@ static void connect_link(struct remote_link *link) {
     }
     context->data = link;
     if (context->err || (remote->ssl && redisInitiateSSLWithContext(&context->c, remote->ssl) != REDIS_OK)) {
-        hearth_remote_link_fail(link, "%s", context->c.errstr[0] ? context->c.errstr : "TLS failed");
+        fail(link, "%s", context->c.errstr[0] ? context->c.errstr : "TLS failed");
         return;
     }
     link->funcs = *context->c.funcs;
@@ -422,13 +423,13 @@ void hearth_remote_link_turn(struct remote_link *link, int64_t until_us) {
         redisAsyncHandleRead(link->context);
     }
     if (link->context && link->reply_bytes > REMOTE_REPLY_BYTES) {
-        hearth_remote_link_fail(link, "it sends a reply that is longer than any can be");
+        fail(link, "it sends a reply that is longer than any can be");
     }
     if (link->context && fds[1].revents & POLLOUT) {
         redisAsyncHandleWrite(link->context);
     }
     now_us = hearth_clock_us();
     if (link->context && next_deadline(link) <= now_us) {
-        hearth_remote_link_fail(link, "no answer within %" PRId64 " ms", link->remote->params.timeout_us / 1000);
+        fail(link, "no answer within %" PRId64 " ms", link->remote->params.timeout_us / 1000);
     }
 }
