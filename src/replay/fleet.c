@@ -20,7 +20,6 @@
 #include <string.h>
 
 #define WAIT_US 30000000
-#define SEEK_TOKENS 32 /* fewer are not worth asking for (sched/admit.c) */
 
 enum fleet_event_kind { FLEET_ENDS, FLEET_RETURNS, FLEET_LOST, FLEET_ARRIVES }; /* in this order at one time */
 
@@ -182,7 +181,7 @@ static bool make_plan(struct fleet *fleet, struct fleet_box *box, const struct h
         return false;
     }
     const int32_t rest = request->prompt_tokens - fleet->plan.resume * fleet->trace->block_tokens;
-    const uint64_t ticket = rest > SEEK_TOKENS ? hearth_cache_seek(box->cache, prompt, fleet->plan.resume) : 0;
+    const uint64_t ticket = rest > 1 ? hearth_cache_seek(box->cache, prompt, fleet->plan.resume) : 0;
     while (ticket > 0 && !hearth_cache_sought(box->cache, ticket)) {
         if (hearth_cache_poll(box->cache, 1) == 0 && !hearth_cache_wait(box->cache, WAIT_US)) {
             break;

@@ -13,17 +13,9 @@
 /* Least gap between a mark and the one before it where that mark is a fork: more prompts will part there, so that
  * the stop pays for fewer tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
-/* Tokens that another lane must be about to compute, or that another box may have, for it to be worth waiting for
- * them. */
-#define WAIT_MIN_TOKENS 32
-#define RESTORE_ATTEMPTS 16 /* in vain: then the prompt is computed from nothing */
 #define FETCH_MAX_US 30000000
 #define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is asked anyway */
-/* While the backing tier is still looking what it has, a prompt waits for it up to this share of what computing takes.
- */
-#define SCAN_WAIT_SHARE 4
-#define SCAN_WAIT_MAX_US 10000000
-#define SEEK_MAX_US 5000000 /* a tier that takes longer is as good as none; it answers by itself long before */
+#define SEEK_MAX_US 5000000        /* a tier that takes longer is as good as none; it answers by itself long before */
 
 /* The task steps aside until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
@@ -58,7 +50,7 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
         }
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n - 1, leader->tokens.v, (size_t)lane->target);
-        if (fork < resume + WAIT_MIN_TOKENS || fork <= lane->computed) {
+        if (fork < resume + HEARTH_MARK_MIN_GAP_TOKENS || fork <= lane->computed) {
             continue;
         }
         if (!needs_snapshot) {
@@ -90,7 +82,7 @@ static void take_over(struct hearth_service *service, const struct hearth_task *
         const struct hearth_task *prefetch = service->on_lane[i];
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, prefetch->tokens.v, (size_t)lane->target);
-        if (fork >= lane->computed + WAIT_MIN_TOKENS) {
+        if (fork > lane->computed) {
             hearth_lane_preempt(service, (int)i, false);
         }
     }
@@ -283,27 +275,33 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* A restore did not succeed. True: plan and try again; false: the task was held. `*vain` counts attempts that did
- * not help; attempts that empty a lane count once together. */
+/* What failed last; `again`: the time before as well. Then there was nothing to take away that the next plan could do
+ * without, and the prompt is computed from nothing. */
+struct failure {
+    enum hearth_resume how;
+    int32_t resume; /* negative: nothing has */
+    bool again;
+};
+
+/* A restore did not succeed. True: plan and try again; false: the task was held. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
-                          const struct hearth_restore *restored, uint32_t *vain) {
-    if (restored->failed) {
-        if (!restored->gone) { /* otherwise the next plan says what became of it */
-            task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
-        }
-        ++*vain;
+                          const struct hearth_restore *restored, struct failure *failure) {
+    if (restored->no_cells &&
+        (hearth_lane_make_room(service, plan->target) || hearth_lane_preempt_for_cells(service, task))) {
         return true;
     }
-    if (hearth_lane_make_room(service, plan->target) || hearth_lane_preempt_for_cells(service, task)) {
-        return true;
+    if (restored->no_cells && any_busy(service)) {
+        task->waits_for_ended = service->ended + 1;
+        hold(service, task, HEARTH_WAIT_CELLS);
+        return false;
     }
-    if (!any_busy(service)) {
-        ++*vain;
-        return true;
+    *failure = (struct failure){.how = plan->how,
+                                .resume = plan->resume,
+                                .again = plan->how == failure->how && plan->resume == failure->resume};
+    if (restored->failed && (!restored->gone || failure->again)) { /* otherwise the next plan says what became of it */
+        task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
     }
-    task->waits_for_ended = service->ended + 1;
-    hold(service, task, HEARTH_WAIT_CELLS);
-    return false;
+    return true;
 }
 
 bool hearth_task_lacks_cells(const struct hearth_service *service, const struct hearth_task *task) {
@@ -311,7 +309,8 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
     return !over && any_busy(service);
 }
 
-/* The backing tier has not looked everywhere yet, and computing would take much longer than waiting for that. */
+/* The backing tier has not looked everywhere yet. A prompt waits for that no longer than computing it takes: however
+ * long the tier looks, it is at most half as fast as with the better choice. */
 static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache)) {
@@ -320,10 +319,9 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
     if (hearth_task_is_prefetch(task)) {
         return true;
     }
-    int32_t rest = (int32_t)task->tokens.n - plan->resume;
-    double most_us = hearth_costs_compute_us(hearth_cache_costs(service->cache), rest) / SCAN_WAIT_SHARE;
-    int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
-    return (double)waited_us < (most_us < SCAN_WAIT_MAX_US ? most_us : SCAN_WAIT_MAX_US);
+    const int32_t rest = (int32_t)task->tokens.n - plan->resume;
+    const int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
+    return (double)waited_us < hearth_costs_compute_us(hearth_cache_costs(service->cache), rest);
 }
 
 /* What the plan needs is read once while other lanes go on. What of it RAM could not keep, and everything when there is
@@ -344,7 +342,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
 /* A tier that many boxes share is asked once what it has of a prompt. */
 static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     const int64_t now_us = hearth_service_now_us(service);
-    if (task->seek_us == 0 && (int32_t)task->tokens.n - plan->resume > WAIT_MIN_TOKENS) {
+    if (task->seek_us == 0 && plan->resume + 1 < (int32_t)task->tokens.n) {
         const struct hearth_cache_prompt prompt = {
             .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
         task->seek = hearth_cache_seek(service->cache, &prompt, plan->resume);
@@ -458,12 +456,12 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     const int64_t admit_us = note_begin(service, task);
     int64_t start_us = admit_us;
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
-    uint32_t vain = 0;
+    struct failure failure = {.resume = -1};
     for (bool first = true;; first = false) {
         struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
                                              .n = task->tokens.n,
                                              .salt = task->request.salt,
-                                             .cache_off = task->request.cache_off || vain >= RESTORE_ATTEMPTS};
+                                             .cache_off = task->request.cache_off || failure.again};
         struct hearth_plan *plan = &service->plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
         if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
@@ -506,7 +504,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             start(service, task, plan, &restored, admit_us);
             return;
         }
-        if (!after_failure(service, task, plan, &restored, &vain)) {
+        if (!after_failure(service, task, plan, &restored, &failure)) {
             return;
         }
         start_us = hearth_service_now_us(service);

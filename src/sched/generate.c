@@ -483,7 +483,6 @@ static void take_back(struct hearth_service *service, int lane, const struct ver
 static void count_batch(struct hearth_service *service, const struct batch *batch, int64_t us) {
     int32_t shares[HEARTH_LANES_MAX];
     service->counters.steps++;
-    service->batch_us = us;
     if (batch->prefill_tokens > 0) {
         service->counters.prefill_us += (uint64_t)us;
     } else {

@@ -9,21 +9,15 @@
 #include "base/spans.h"
 #include "sched/service_internal.h"
 
-#define CAPTURE_SLICE_PAGES 1
-#define CAPTURE_ALONE_PAGES 8
-#define CAPTURE_AHEAD_PAGES 4  /* of a lane that goes on: more than a batch computes, in most cases */
-#define CAPTURE_SHARE 10       /* between two batches: a tenth of a batch's time, but at least one page */
+#include <limits.h>
+
 #define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the backing tier to make room */
 
 /* ---- capturing ---- */
 
-static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages, int64_t limit_us) {
-    int64_t start_us = hearth_service_now_us(service), spent_us = 0, real_us = hearth_clock_us();
-    enum hearth_capture state;
-    do {
-        state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
-        spent_us = hearth_service_now_us(service) - start_us;
-    } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
+static enum hearth_capture capture_pages(struct hearth_service *service, int lane, int pages) {
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    enum hearth_capture state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
     hearth_service_captured(service, start_us, real_us);
     if (lane >= (int)service->lanes) {
         return state; /* the parked sequence: captured when it is needed, not in turn */
@@ -54,18 +48,12 @@ void hearth_lane_window(struct hearth_service *service, int lane) {
 
 void hearth_lane_capture(struct hearth_service *service, int lane) {
     int64_t give_up_us = 0;
-    for (;;) {
-        enum hearth_capture state = capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0);
-        if (state == HEARTH_CAPTURE_DONE) {
-            return;
-        }
-        if (state == HEARTH_CAPTURE_MORE) {
-            continue;
-        }
+    while (capture_pages(service, lane, INT_MAX) != HEARTH_CAPTURE_DONE) {
         int64_t now_us = hearth_clock_us();
         give_up_us = give_up_us > 0 ? give_up_us : now_us + CAPTURE_FULL_US;
         if (now_us >= give_up_us) {
-            break;
+            service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
+            return;
         }
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
         service->told_us += hearth_clock_us() - now_us;
@@ -73,20 +61,18 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
             service->backing_news = true; /* others may have waited for it, too */
         }
     }
-    service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
 }
 
 void hearth_lane_capture_now(struct hearth_service *service, int lane) {
-    while (capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0) == HEARTH_CAPTURE_MORE) {
-    }
+    (void)capture_pages(service, lane, INT_MAX);
 }
 
-/* Captures whole pages of a lane that goes on. */
+/* Captures whole pages of a lane that goes on, as many as a batch computes. */
 static void capture_ahead(struct hearth_service *service, int lane) {
-    int pages = CAPTURE_AHEAD_PAGES;
     struct hearth_task *task = service->on_lane[lane];
     const struct hearth_live *live = &service->lives[lane];
     int32_t page = (int32_t)service->params.page_tokens;
+    int pages = (hearth_service_chunk(service) + page - 1) / page;
     int whole = ((int32_t)live->tokens.n - 1 - task->ahead) / page;
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     pages = pages < whole ? pages : whole;
@@ -101,10 +87,8 @@ static void capture_ahead(struct hearth_service *service, int lane) {
 void hearth_lane_capture_turn(struct hearth_service *service, const struct hearth_action *action) {
     if (service->on_lane[action->lane]) {
         capture_ahead(service, action->lane);
-    } else if (action->alone) {
-        (void)capture_slice(service, action->lane, CAPTURE_ALONE_PAGES, 0);
     } else {
-        (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
+        (void)capture_pages(service, action->lane, 1);
     }
 }
 

@@ -9,7 +9,7 @@
 
 #define SHARE_NEW 0.2 /* weight of a new sample */
 #define EXACT_SIZES 8
-#define PREFILL_MIN_TOKENS 32 /* smaller batches say little about the speed of a prefill */
+#define PREFILL_MIN_TOKENS 32 /* smaller batches are slow for their size: they say little about a prefill's speed */
 
 #define BESIDE_MIN_TOKENS 8 /* a prefill always gets on */
 #define BESIDE_SHARE 0.9    /* of the time there is: captures and sampling come between two batches */
@@ -18,10 +18,8 @@
 #define BESIDE_STEP 32      /* kernels compute so many at a time: a size in between costs as much as the next one */
 
 #define PREFETCH_SHARE 5 /* of a batch that decodes: what a prefetch may add to it */
-#define PREFETCH_UNKNOWN 8
 #define PREFETCH_ALONE_US 200000.0
 #define IDLE_US 50000.0 /* a request that arrives waits for half of that, on average */
-#define PREFETCH_ALONE_MIN 32
 
 /* A batch that only prefills is halved when it takes longer than half a second, and doubled again when four of its kind
  * would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it never happens.
@@ -165,14 +163,14 @@ int32_t hearth_pace_alone(const struct hearth_pace *pace, int32_t most) {
 
 int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace) {
     if (pace->decode_us <= 0 || pace->prefill_us <= 0) {
-        return PREFETCH_UNKNOWN;
+        return BESIDE_MIN_TOKENS;
     }
     return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, INT32_MAX);
 }
 
 /* As many as take that long, and at least as many as are computed at a fair speed. */
 static int32_t alone(const struct hearth_pace *pace, double us, int32_t most) {
-    int32_t least = most < PREFETCH_ALONE_MIN ? most : PREFETCH_ALONE_MIN;
+    int32_t least = most < PREFILL_MIN_TOKENS ? most : PREFILL_MIN_TOKENS;
     return pace->prefill_us > 0 ? between(us / pace->prefill_us, least, most) : most;
 }
 

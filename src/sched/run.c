@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-#define GATHER_US 20000 /* how long a batch of short prompts waits for requests that are being prepared */
-
 /* Deals with what the backing tier has to tell. Tasks that are held for it are asked again, but not when the last
  * action was to ask one: lanes get their turn in between. */
 static void poll_backing(struct hearth_service *service, bool admitting) {
@@ -40,6 +38,7 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
         return;
     }
     task->firsts = service->firsts;
+    task->spec.rates = service->spec.rates;
     uint32_t busy = 0;
     for (uint32_t i = 0; i < service->lanes; i++) {
         busy += service->on_lane[i] != NULL;
@@ -116,10 +115,11 @@ static bool nothing_locked(const struct hearth_service *service) {
            !service->forget_inbox && service->slept_until_us == 0;
 }
 
-/* Whether the next batch begins short prompts and nothing else, with a lane free for one more. A request that comes
- * while that batch is computed waits for all of it. */
-static bool begins_burst(const struct hearth_service *service) {
+/* About how long the next batch takes, when it begins short prompts and nothing else, with a lane free for one more; or
+ * 0. */
+static int64_t burst_us(const struct hearth_service *service) {
     bool begins = false, free = false;
+    int32_t tokens = 0;
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
         if (lane->state == HEARTH_LANE_IDLE) {
@@ -127,16 +127,24 @@ static bool begins_burst(const struct hearth_service *service) {
         } else if (lane->idle) {
             continue;
         } else if (!hearth_step_is_short(lane)) {
-            return false;
+            return 0;
         }
-        begins = begins || (lane->state == HEARTH_LANE_PREFILL && lane->computed == lane->begun);
+        tokens += lane->target - lane->computed;
+        begins = begins || lane->computed == lane->begun;
     }
-    return begins && free;
+    const int32_t most = (int32_t)service->engine->caps.batch_tokens;
+    const double us = (tokens < most ? tokens : most) * hearth_pace_prefill_us(&service->pace);
+    return begins && free ? (int64_t)us : 0;
 }
 
-/* Before such a batch: waits a moment for requests that are being prepared, so that they are computed together. */
+/* Before such a batch: waits for requests that are being prepared, so that they are computed together. A request that
+ * comes too late waits for all of the batch, so that is how long the batch waits for it. */
 static void gather_locked(struct hearth_service *service) {
-    service->gather_until_us = service->gather_until_us > 0 ? service->gather_until_us : hearth_clock_us() + GATHER_US;
+    const int64_t us = burst_us(service);
+    if (us == 0) {
+        return;
+    }
+    service->gather_until_us = service->gather_until_us > 0 ? service->gather_until_us : hearth_clock_us() + us;
     while (service->announced > 0 && nothing_locked(service)) {
         if (!hearth_clock_cond_wait(&service->wake, &service->mutex, service->gather_until_us)) {
             return;
@@ -149,9 +157,7 @@ static void take_inbox(struct hearth_service *service, bool wait, struct inbox *
     while (wait && nothing_locked(service)) {
         sleep_locked(service);
     }
-    if (begins_burst(service)) {
-        gather_locked(service);
-    }
+    gather_locked(service);
     service->backing_ready = false;
     service->min_decode_tps = service->params.min_decode_tps;
     *in = (struct inbox){.tasks = service->inbox,

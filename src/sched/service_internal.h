@@ -147,7 +147,6 @@ struct hearth_service {
     struct hearth_service_stats counters;
     uint64_t firsts;          /* tasks that have had a lane, but for prefetches */
     uint32_t ended;           /* tasks that ended so far and had a lane */
-    int64_t batch_us;         /* how long the last batch took */
     bool backing_news;        /* the backing tier has said something since held tasks were last asked */
     int64_t backing_retry_us; /* when a task that is held for the backing tier is asked anyway; 0: none is */
     bool backing_more;        /* and may have more to say */
@@ -161,10 +160,10 @@ struct hearth_service {
     int64_t gather_until_us; /* the next batch waits for announced requests until then (real time); 0: it does not */
     int64_t slept_until_us;  /* a sleep went on until then, even if the engine's clock stood still */
     int64_t cells_retry_us;  /* when tasks that are held for cells are asked again; 0: none is */
-    int64_t peeked_us;       /* when the prefill of a waiting request was last estimated */
     int64_t told_us;         /* real time of this turn of the loop that is in a counter already */
     int64_t listed_us;       /* when the waiting were last published */
     uint32_t listed_moves;   /* and of which state of the queue */
+    uint64_t estimated;      /* batches that had been computed when a waiting prompt was last estimated */
     uint64_t capture_full;   /* lanes (bits) whose capture waits for the backing tier to write */
 };
 

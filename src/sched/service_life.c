@@ -86,6 +86,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->next_id = 1;
     service->deadline_us = INT64_MAX;
     service->min_decode_tps = params->min_decode_tps;
+    hearth_speculate_init(service);
     pthread_mutex_init(&service->mutex, NULL);
     hearth_clock_cond_init(&service->wake);
     hearth_clock_cond_init(&service->idle);

@@ -2,7 +2,7 @@
  *
  * A draft is better the longer the phrase that it follows, so acceptance rates are learned by this length. They are
  * learned from drafts that were computed, and also from drafts that were not, which are compared with what was
- * sampled. A task starts with the rates of all tasks; its own soon outweigh them.
+ * sampled. A task starts with the rates of all tasks, and forgets them as it learns its own.
  *
  * How many tokens to compute: the number, over all lanes, that promises the most accepted tokens per time,
  *
@@ -11,8 +11,8 @@
  * T is the pace's (pace.h). Tokens are added in the order of their probabilities, so one pass finds the best number.
  * It must beat computing no draft by GAIN_MIN. As long as no batch of that size has been measured, one token more is
  * taken to cost as much as a token of a prompt. That is right where arithmetic limits the speed, and too much where
- * memory does. Now and then a draft is computed although it does not seem worth it, in case the rates are out of
- * date.
+ * memory does. Now and then a draft is computed although it does not seem worth it, in case what is known of times is
+ * out of date.
  *
  * Invariants: a lane that does not decode computes no draft; a lane's due and drafted tokens fit into max_tokens,
  * the context, and the outputs of a batch. */
@@ -21,13 +21,14 @@
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#define INDEX_SLICE 8192  /* positions indexed per batch: some hundred microseconds */
-#define RATE_DECAY 0.97F  /* a rate remembers some thirty guesses */
-#define TASK_PRIOR 4.0F   /* how many guesses of its own outweigh those of all tasks */
-#define GAIN_MIN 1.15     /* times are noisy, and the best of many numbers is the one that looks too good */
-#define UNKNOWN_SLOPE 0.1 /* of a batch without guesses: least that a token more is taken to cost while not known */
-#define PROBE_EVERY 400   /* batches: a probe of three times a batch's cost is below 1 % of the time */
-#define PROBE_GAIN 1.5    /* how much a probe would have to promise if tokens ahead were cheap */
+#define INDEX_SLICE 8192 /* positions indexed per batch: some hundred microseconds */
+#define RATE_DECAY 0.97F /* a rate remembers some thirty guesses */
+/* Times are noisy, and the best of many numbers is the one that looks too good: with less, drafts would be computed
+ * that gain nothing; with more, some that do would not be. */
+#define GAIN_MIN 1.15
+/* Batches: without a probe what was once too slow would never be tried again; a probe of three times a batch's cost is
+ * below 1 % of the time. */
+#define PROBE_EVERY 400
 
 _Static_assert(sizeof((struct hearth_speculator){0}.guesses) / sizeof(struct hearth_guess) == HEARTH_LANES_MAX,
                "a guess for every lane");
@@ -49,12 +50,14 @@ static void rate_learn(struct hearth_guess_rates *rates, int grade, bool right) 
 }
 
 /* How probably the token after a phrase of this length is guessed right. */
-static double rate_of(const struct hearth_service *service, const struct hearth_task *task, int match) {
-    static const float prior[HEARTH_GUESS_GRADES] = {0.3F, 0.4F, 0.5F, 0.6F, 0.7F, 0.8F, 0.85F};
-    int grade = grade_of(match);
-    const struct hearth_guess_rates *all = &service->spec.rates, *own = &task->spec.rates;
-    float common = (all->right[grade] + prior[grade] * TASK_PRIOR) / (all->asked[grade] + TASK_PRIOR);
-    return (double)((own->right[grade] + common * TASK_PRIOR) / (own->asked[grade] + TASK_PRIOR));
+static double rate_of(const struct hearth_task *task, int match) {
+    const int grade = grade_of(match);
+    return (double)(task->spec.rates.right[grade] / task->spec.rates.asked[grade]);
+}
+
+void hearth_speculate_init(struct hearth_service *service) {
+    service->spec.rates = (struct hearth_guess_rates){.right = {0.3F, 0.4F, 0.5F, 0.6F, 0.7F, 0.8F, 0.85F},
+                                                      .asked = {1, 1, 1, 1, 1, 1, 1}};
 }
 
 bool hearth_speculate_observe(struct hearth_service *service, struct hearth_task *task, int lane, int at,
@@ -121,22 +124,15 @@ struct decision {
     int32_t room;   /* for tokens ahead */
 };
 
-/* Expected time of a batch; `cheap`: as if a token more cost next to nothing. */
+/* Expected time of a batch; `cheap`: as if a token more cost nothing. */
 static double batch_us(const struct hearth_service *service, const struct decision *decision, int32_t ahead,
                        bool cheap) {
     double least = hearth_pace_decode_us(&service->pace, decision->tokens);
-    if (least <= 0) {
-        return 0;
-    }
-    if (cheap) {
-        return least * (1 + UNKNOWN_SLOPE * ahead);
+    if (least <= 0 || cheap) {
+        return least > 0 ? least : 0;
     }
     double us = hearth_pace_decode_us(&service->pace, decision->tokens + ahead);
-    if (us > 0) {
-        return us;
-    }
-    double each_us = least * UNKNOWN_SLOPE;
-    return least + ahead * (service->pace.prefill_us > each_us ? service->pace.prefill_us : each_us);
+    return us > 0 ? us : least + ahead * hearth_pace_prefill_us(&service->pace);
 }
 
 /* What ways back cost, as expected, for all lanes that compute ahead. */
@@ -171,18 +167,28 @@ static bool take_next(const struct hearth_service *service, struct decision *dec
     best->taken++;
     best->whole = best->next;
     best->kept += best->whole;
-    best->next = best->whole *
-                 rate_of(service, service->on_lane[best->lane], service->spec.guesses[best->lane].match + best->taken);
+    best->next =
+        best->whole * rate_of(service->on_lane[best->lane], service->spec.guesses[best->lane].match + best->taken);
     return true;
 }
 
-/* Fills `ahead` of the guesses with what promises most; returns how many times as fast that is as no guess. */
-static double choose(struct hearth_service *service, struct decision *decision, bool cheap) {
+static void offers_reset(const struct hearth_service *service, struct decision *decision) {
+    for (int i = 0; i < decision->count; i++) {
+        int lane = decision->offers[i].lane;
+        decision->offers[i] = (struct offer){
+            .lane = lane, .whole = 1, .next = rate_of(service->on_lane[lane], service->spec.guesses[lane].match)};
+    }
+}
+
+/* Fills `ahead` of the guesses with what promises most. False: that is to compute none of them. */
+static bool choose(struct hearth_service *service, struct decision *decision, bool cheap) {
     double alone_us = batch_us(service, decision, 0, cheap);
     if (alone_us <= 0) {
-        return 0;
+        return false;
     }
-    double plain = decision->lanes / alone_us, best = plain * GAIN_MIN, kept = decision->lanes;
+    offers_reset(service, decision);
+    double best = GAIN_MIN * decision->lanes / alone_us, kept;
+    bool any = false;
     for (int32_t ahead = 1; ahead <= decision->room; ahead++) {
         if (!take_next(service, decision)) {
             break;
@@ -197,11 +203,12 @@ static double choose(struct hearth_service *service, struct decision *decision, 
             continue;
         }
         best = rate;
+        any = true;
         for (int i = 0; i < decision->count; i++) {
             service->spec.guesses[decision->offers[i].lane].ahead = decision->offers[i].taken;
         }
     }
-    return best / plain;
+    return any;
 }
 
 /* All there is, one token of each lane after the other. */
@@ -219,47 +226,16 @@ static void take_all(struct hearth_service *service, const struct decision *deci
     }
 }
 
-static void offers_reset(const struct hearth_service *service, struct decision *decision) {
-    for (int i = 0; i < decision->count; i++) {
-        int lane = decision->offers[i].lane;
-        decision->offers[i] =
-            (struct offer){.lane = lane,
-                           .whole = 1,
-                           .next = rate_of(service, service->on_lane[lane], service->spec.guesses[lane].match)};
-    }
-}
-
-/* Rarely, a batch that would pay if tokens ahead were cheap, and seems not to: so that what is known of its cost is not
- * for ever what it once was. */
-static void probe(struct hearth_service *service, struct decision *decision) {
-    if (++service->spec.since_probe < PROBE_EVERY) {
-        return;
-    }
-    offers_reset(service, decision);
-    double gain = choose(service, decision, true);
-    if (gain >= PROBE_GAIN) {
-        service->spec.since_probe = 0;
-    }
-    for (int i = 0; i < decision->count && gain < PROBE_GAIN; i++) {
-        service->spec.guesses[decision->offers[i].lane].ahead = 0;
-    }
-}
-
+/* Rarely, a batch that would pay if tokens ahead cost nothing, and seems not to: so that what is known of its cost is
+ * not for ever what it once was. */
 static void decide(struct hearth_service *service, struct decision *decision) {
     if (service->params.speculate == HEARTH_SPECULATE_ON) {
         take_all(service, decision);
         return;
     }
-    offers_reset(service, decision);
-    (void)choose(service, decision, false);
-    bool any = false;
-    for (int i = 0; i < decision->count; i++) {
-        any = any || service->spec.guesses[decision->offers[i].lane].ahead > 0;
-    }
-    if (any) {
+    if (choose(service, decision, false) ||
+        (++service->spec.since_probe >= PROBE_EVERY && choose(service, decision, true))) {
         service->spec.since_probe = 0;
-    } else {
-        probe(service, decision);
     }
 }
 

@@ -46,6 +46,7 @@ struct hearth_speculator {
     uint32_t since_probe;            /* batches since one was larger than seemed worth it */
 };
 
+void hearth_speculate_init(struct hearth_service *service);
 /* Decides what every lane that generates guesses, and tells the step what is due. After each batch. */
 void hearth_speculate_plan(struct hearth_service *service);
 /* Prepares the way back for a lane whose guess is about to be computed; the guess is dropped where that fails. */

@@ -38,7 +38,7 @@ uint32_t hearth_step_moves(const struct hearth_step *step) {
     return step->moves;
 }
 
-int64_t hearth_step_unestimated(const struct hearth_step *step, int64_t turn, bool *unknown) {
+int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, bool *unknown) {
     for (size_t i = 0; i < step->queued; i++) {
         if (step->queue[i].need_tokens < 0 && step->queue[i].request.priority != HEARTH_CLASS_PREFETCH) {
             *unknown = true;
@@ -46,7 +46,7 @@ int64_t hearth_step_unestimated(const struct hearth_step *step, int64_t turn, bo
         }
     }
     *unknown = false;
-    return step->queued > 0 ? step->queue[(size_t)turn % step->queued].request.id : 0;
+    return step->queued > 0 ? step->queue[turn % step->queued].request.id : 0;
 }
 
 static bool lane_free(const struct hearth_step *step) {
@@ -101,7 +101,6 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
     if (capture >= 0 && (batch == 0 || !step->captured_last)) {
         action->type = HEARTH_ACTION_CAPTURE;
         action->lane = capture;
-        action->alone = batch == 0;
         step->captured_last = true;
         return;
     }

@@ -18,8 +18,8 @@
  * short ones for the same reason. With `bursts`, two short prompts or more that outnumber the generating lanes are
  * computed in one batch when what is left of all of them fits: the generating lanes wait once instead of many times,
  * and all prompts end together. A share ends at the lane's next mark, where the caller may take a snapshot. Captures
- * get all the time while no request runs, otherwise one slice between two batches, which the caller keeps short against
- * a batch: captured state outlasts a crash, so a finished reply does not wait for the long prompt of another request.
+ * get all the time while no request runs, otherwise one page between two batches: captured state outlasts a crash, so
+ * a finished reply does not wait for the long prompt of another request.
  *
  * Order and preemption: rank.c and victim.c.
  */
@@ -34,7 +34,8 @@
 
 #define HEARTH_LANES_MAX 64
 #define HEARTH_MARKS_MAX 40
-/* A stop costs a batch of its own: not worth it for fewer tokens than this. */
+/* Fewer tokens are no reason for a stop, which costs a batch of its own, nor to wait for another lane that computes
+ * them: prompts that have no more in common than how a template begins would wait for each other. */
 #define HEARTH_MARK_MIN_GAP_TOKENS 32
 
 /* In brackets: the trace in tests/golden that the value decides.
@@ -130,11 +131,10 @@ enum hearth_action_type {
 
 struct hearth_action {
     enum hearth_action_type type;
-    int64_t id;       /* ADMIT; PREEMPT: the request that gets the lane */
-    int lane;         /* CAPTURE; PREEMPT: the victim */
-    bool loses_place; /* PREEMPT: the victim queues as if it arrived now */
-    bool alone;       /* CAPTURE: nothing else waits, take all the time you need until an event arrives */
-    int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens per lane */
+    int64_t id;                       /* ADMIT; PREEMPT: the request that gets the lane */
+    int lane;                         /* CAPTURE; PREEMPT: the victim */
+    bool loses_place;                 /* PREEMPT: the victim queues as if it arrived now */
+    int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens per lane; CAPTURE: of the batch after it */
 };
 
 struct hearth_step;
@@ -159,7 +159,7 @@ struct hearth_step_place {
 size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place *places, size_t cap);
 /* The queued request that is to be estimated next (hearth_step_need()): the first that has not been, then the `turn`-th
  * of all. 0: the queue is empty. `*unknown`: it has not been. */
-int64_t hearth_step_unestimated(const struct hearth_step *step, int64_t turn, bool *unknown);
+int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, bool *unknown);
 
 /* The victim for a queued request that cannot use a free lane, for want of cells; -1: there is none now.
  * `*loses_place` as in the action. */

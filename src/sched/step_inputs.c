@@ -2,9 +2,9 @@
  * be kept. */
 #include "sched/service_internal.h"
 
-#define DECODE_TPS 2.0     /* a reader sees the reply go on */
-#define BEST_MIN_TOKENS 32 /* smaller shares say little about a speed */
-#define PEEK_US 1000000    /* how long the estimate of a waiting prompt holds */
+/* What a lane that generates gets beside prompts: with less a reader would see the reply stand still, with more long
+ * prompts would be cut into pieces that take longer altogether. */
+#define DECODE_TPS 2.0
 
 /* Tokens that a lane has computed in idle time. */
 static void count_idle(struct hearth_service *service, int lane, int32_t tokens, double each_us) {
@@ -14,15 +14,16 @@ static void count_idle(struct hearth_service *service, int lane, int32_t tokens,
     }
 }
 
-/* What a batch of `all` tokens was to a task: its own work, or that of others. */
+/* What a batch of `all` tokens was to a task: its own work, or that of others. Where lanes decoded as well, what a
+ * token of the prompt took is an estimate, and none to compare others with. */
 static void note_beside(const struct hearth_service *service, struct hearth_task *task, int32_t share, int32_t all,
-                        double each_us, int64_t us) {
+                        bool decodes, double each_us, int64_t us) {
     struct hearth_receipt *receipt = &task->receipt;
     const double own_us = share * each_us;
     if (!task->prefilled) {
         const int64_t thousand_us = (int64_t)(each_us * 1000);
         receipt->beside_us += own_us < (double)us ? us - (int64_t)own_us : 0;
-        if (share >= BEST_MIN_TOKENS && (receipt->best_us == 0 || thousand_us < receipt->best_us)) {
+        if (share > 0 && !decodes && (receipt->best_us == 0 || thousand_us < receipt->best_us)) {
             receipt->best_us = thousand_us;
         }
         return;
@@ -40,7 +41,7 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     for (uint32_t i = 0; i < service->lanes; i++) {
         bool prefills = hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
         if (service->on_lane[i]) {
-            note_beside(service, service->on_lane[i], shares[i], decode_tokens + prefill_tokens,
+            note_beside(service, service->on_lane[i], shares[i], decode_tokens + prefill_tokens, decode_tokens > 0,
                         prefills ? prefill_us : decode_us, us);
         }
         if (shares[i] > 0) {
@@ -104,15 +105,15 @@ static void tell_lanes(struct hearth_service *service, bool all_busy) {
     }
 }
 
-/* Estimates the prefill of waiting requests: unknown prompts first, then round-robin, one every PEEK_US. */
+/* Estimates the prefill of waiting requests: unknown prompts first, then round-robin, one a batch. */
 static void tell_needs(struct hearth_service *service) {
-    int64_t now_us = hearth_service_now_us(service);
+    const uint64_t steps = service->counters.steps;
     bool unknown;
-    int64_t id = hearth_step_unestimated(service->step, now_us / PEEK_US, &unknown);
-    if (!unknown && now_us - service->peeked_us < PEEK_US) {
+    int64_t id = hearth_step_unestimated(service->step, steps, &unknown);
+    if (!unknown && service->estimated == steps) {
         return;
     }
-    service->peeked_us = now_us;
+    service->estimated = steps;
     const struct hearth_task *task = hearth_task_find(service, id);
     const struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
                                                .n = task->tokens.n,

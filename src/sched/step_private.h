@@ -32,7 +32,7 @@ struct hearth_step {
     uint32_t changes;     /* moves whenever a held request may find things different */
     uint32_t moves;       /* moves with the queue */
     uint32_t passed;      /* how many batches in a row a long prefill has been left out of */
-    bool captured_last;   /* the last action was a capture slice: compute before the next */
+    bool captured_last;   /* the last action was a capture: compute before the next */
 };
 
 /* ---- rank.c ---- */

@@ -296,6 +296,15 @@ static bool next_arrival(struct world *world, bool wait) {
     return true;
 }
 
+static bool computes(const struct hearth_action *action) {
+    for (int i = 0; i < HEARTH_LANES_MAX; i++) {
+        if (action->shares[i] > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void play(struct world *world) {
     for (;;) {
         while (next_arrival(world, false)) {
@@ -308,7 +317,7 @@ static void play(struct world *world) {
         case HEARTH_ACTION_PREEMPT: yield(world, &action); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:
-            snprintf(text, sizeof text, "capture lane %d%s", action.lane, action.alone ? "" : " between batches");
+            snprintf(text, sizeof text, "capture lane %d%s", action.lane, computes(&action) ? " between batches" : "");
             say(world, text);
             world->now_us += 1000;
             hearth_step_pending(world->step, action.lane, false);

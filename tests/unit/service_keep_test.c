@@ -260,6 +260,18 @@ static bool held_poll(struct hearth_backing *backing, struct hearth_backing_even
     return atomic_load(&let_through) && disk_ops->poll(backing, event);
 }
 
+static bool refused_get(struct hearth_backing *backing, struct hearth_digest name) {
+    (void)backing, (void)name;
+    return false;
+}
+
+static void refuse_reads(struct hearth_backing *backing) {
+    disk_ops = backing->ops;
+    held_ops = *disk_ops;
+    held_ops.get = refused_get;
+    backing->ops = &held_ops;
+}
+
 static void hold_events(struct hearth_backing *backing) {
     disk_ops = backing->ops;
     held_ops = *disk_ops;
@@ -293,6 +305,29 @@ static void a_prompt_waits_for_the_scan(void **state) {
     assert_int_equal(reply.err, 0);
     assert_int_equal(reply.receipt.computed_tokens, 1);
     reply_finish(&reply);
+    close_stage(&stage);
+    hearth_tokens_finish(&prompt);
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* What is known to be there and cannot be had, again and again, is not asked for for ever. */
+static void what_cannot_be_restored_is_computed(void **state) {
+    (void)state;
+    char dir[] = "/tmp/hearth-keep-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct stage stage;
+    struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .dir = dir};
+    struct hearth_tokens prompt = tokens_like(0, 1000, 0);
+    open_stage_with(&stage, &options);
+    (void)ask(&stage, &prompt, 2);
+    close_stage(&stage);
+
+    options.backing_made = refuse_reads;
+    open_stage_with(&stage, &options);
+    const struct hearth_receipt receipt = ask(&stage, &prompt, 2);
+    assert_int_equal(receipt.computed_tokens, 1000);
+    assert_int_equal(receipt.reason, HEARTH_REASON_RESTORE_FAILED);
+    assert_int_equal(stats_of(&stage).restore_failures, 2);
     close_stage(&stage);
     hearth_tokens_finish(&prompt);
     (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -481,6 +516,9 @@ static void forget_two(enum hearth_engine_class memory_class, bool restart) {
         warm.marks = &mark;
         (void)run(&stage, &warm, &reply);
         reply_finish(&reply);
+        while (memory_class != HEARTH_ENGINE_PAGES && stats_of(&stage).snapshots == 0) {
+            usleep(1000); /* the head is stored behind the reply */
+        }
         all[i] = talk(&stage, &prompts[i]);
     }
     if (restart) {
@@ -571,6 +609,7 @@ int main(void) {
         cmocka_unit_test(warm_requests_yield),
         cmocka_unit_test(a_prompt_takes_a_warm_lane_over),
         cmocka_unit_test(a_warm_request_reads_ahead),
+        cmocka_unit_test(what_cannot_be_restored_is_computed),
         cmocka_unit_test(a_prompt_waits_for_the_scan),
         cmocka_unit_test(a_drain_does_not_wait_for_warm_requests),
         cmocka_unit_test(what_is_pinned_stays),

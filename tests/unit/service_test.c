@@ -385,6 +385,50 @@ static void forks_of_few_tokens_are_kept(void **state) {
     assert_int_equal(computed_at_fork(12), 200); /* not worth a batch of its own */
 }
 
+/* Whether the second of two prompts that come at once, and share so many tokens, is held until the first has computed
+ * them. */
+static bool second_is_held(size_t shared) {
+    struct stage stage;
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
+    struct hearth_tokens prompts[3] = {{0}};
+    struct hearth_request requests[3];
+    struct reply replies[2];
+    struct gate gate;
+    for (hearth_token k = 0; k < 3; k++) {
+        for (size_t i = 0; i < 200; i++) {
+            assert_true(hearth_tokens_push(&prompts[k], k < 2 && i < shared ? 5 + (hearth_token)i : 200 + k));
+        }
+        requests[k] = request_of(&prompts[k]);
+        requests[k].max_tokens = 3;
+        requests[k].sampling.ignore_eos = true;
+    }
+    (void)launch_gate(&stage, &requests[2], &gate, 2);
+    (void)launch(&stage, &requests[0], &replies[0]);
+    (void)launch(&stage, &requests[1], &replies[1]);
+    open_gate(&gate, 0);
+    for (int i = 0; i < 2; i++) {
+        await(&replies[i]);
+        assert_int_equal(replies[i].err, 0);
+        reply_finish(&replies[i]);
+    }
+    await(&gate.reply);
+    reply_finish(&gate.reply);
+    const bool held = replies[1].receipt.wait_us[HEARTH_WAIT_PREFIX] > 0;
+    assert_int_equal(replies[1].receipt.computed_tokens, held ? 200 - shared : 200);
+    for (int k = 0; k < 3; k++) {
+        hearth_tokens_finish(&prompts[k]);
+    }
+    close_stage(&stage);
+    return held;
+}
+
+/* Prompts of one template share the tokens that it begins with: no reason to wait. */
+static void prompts_wait_for_what_they_share(void **state) {
+    (void)state;
+    assert_false(second_is_held(20));
+    assert_true(second_is_held(100));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_script_is_said),
@@ -395,6 +439,7 @@ int main(void) {
         cmocka_unit_test(a_mark_near_the_end_stands_for_it),
         cmocka_unit_test(a_replys_end_is_kept_when_the_next_turn_comes_at_once),
         cmocka_unit_test(forks_of_few_tokens_are_kept),
+        cmocka_unit_test(prompts_wait_for_what_they_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
