@@ -1,39 +1,14 @@
 /* Files of API keys: what their lines say, and the one line that a mistake gets. */
-#include "cli/keys.h"
-
 #include "api/key_hash.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static char path[] = "/tmp/hearth-keys-XXXXXX";
-
-static int make_path(void **state) {
-    (void)state;
-    const int fd = mkstemp(path);
-    return fd < 0 || close(fd) != 0 ? -1 : 0;
-}
-
-static int remove_path(void **state) {
-    (void)state;
-    return unlink(path);
-}
+#include "cli/keys.h"
+#include "support/options_stage.h"
 
 /* Reads keys from a flag and a file; either may be NULL. */
 static int read_keys(const char *flag, const char *text, struct hearth_key_list *list, struct hearth_errmsg *msg) {
     const struct hearth_options options = {.api_key = flag, .api_key_file = text != NULL ? path : NULL};
     *list = (struct hearth_key_list){0};
     if (text != NULL) {
-        FILE *file = fopen(path, "w");
-        assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+        write_path(text);
     }
     return hearth_key_list_read(&options, list, msg);
 }

@@ -3,27 +3,7 @@
 #include "cli/llama_flags.h"
 #include "cli/options_internal.h"
 #include "support/llama_args.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#define COUNT(a) (int)(sizeof(a) / sizeof((a)[0]))
-
-static int parse(struct hearth_options *options, int argc, const char *const *argv, struct hearth_errmsg *msg) {
-    enum hearth_options_ask ask;
-    memset(msg, 0, sizeof(*msg));
-    return hearth_options_parse(options, argc, (char *const *)(uintptr_t)argv, &ask, msg);
-}
-
-#define PARSE(options, msg, ...) \
-    parse((options), COUNT(((const char *const[]){__VA_ARGS__})), ((const char *const[]){__VA_ARGS__}), (msg))
+#include "support/options_stage.h"
 
 /* Help, versions and devices are no options with a value. */
 static bool is_question(const char *name) {

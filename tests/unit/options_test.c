@@ -1,46 +1,5 @@
 /* The command line: defaults, precedence, and the one line that a mistake gets. */
-#include "cli/options.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define COUNT(a) (int)(sizeof(a) / sizeof((a)[0]))
-
-static char path[] = "/tmp/hearth-options-XXXXXX";
-
-/* The file of --config. */
-static void write_config(const char *text) {
-    FILE *file = fopen(path, "w");
-    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
-}
-
-static int make_path(void **state) {
-    (void)state;
-    const int fd = mkstemp(path);
-    return fd < 0 || close(fd) != 0 ? -1 : 0;
-}
-
-static int remove_path(void **state) {
-    (void)state;
-    return unlink(path);
-}
-
-static int parse(struct hearth_options *options, int argc, const char *const *argv, struct hearth_errmsg *msg) {
-    enum hearth_options_ask ask;
-    memset(msg, 0, sizeof(*msg));
-    return hearth_options_parse(options, argc, (char *const *)(uintptr_t)argv, &ask, msg);
-}
-
-#define PARSE(options, msg, ...) \
-    parse((options), COUNT(((const char *const[]){__VA_ARGS__})), ((const char *const[]){__VA_ARGS__}), (msg))
+#include "support/options_stage.h"
 
 static void test_defaults(void **state) {
     (void)state;
@@ -163,8 +122,8 @@ static void test_config(void **state) {
     (void)state;
     struct hearth_options options;
     struct hearth_errmsg msg;
-    write_config("# how it is served here\r\n\r\n  ctx-size = 3000\nport=99\n\ttemp =\t0.25  \nslots = off\n"
-                 "model = a = b # c\nstrip-line = ^one\nstrip-line = two  three\nalias =\nlog-level = warn");
+    write_path("# how it is served here\r\n\r\n  ctx-size = 3000\nport=99\n\ttemp =\t0.25  \nslots = off\n"
+               "model = a = b # c\nstrip-line = ^one\nstrip-line = two  three\nalias =\nlog-level = warn");
     assert_int_equal(setenv("HEARTH_PORT", "98", 1), 0);
     assert_int_equal(setenv("HEARTH_CTX_SIZE", "98", 1), 0);
     assert_int_equal(PARSE(&options, &msg, "-c", "97", "--config", path), HEARTH_OK);
@@ -185,14 +144,14 @@ static void test_config(void **state) {
     assert_int_equal(options.ctx_size, 3000);
     assert_int_equal(options.strip_line.n, 1);
     hearth_options_finish(&options);
-    write_config("ctx-size = 16K\nswa-full = on\nlog-disable = on\nperf =\nverbose = off\n");
+    write_path("ctx-size = 16K\nswa-full = on\nlog-disable = on\nperf =\nverbose = off\n");
     assert_int_equal(PARSE(&options, &msg, "--config", path, "--mlock"), HEARTH_OK);
     assert_int_equal(options.ctx_size, 16384);
     assert_string_equal(options.log_level, "error");
     assert_non_null(strstr((const char *)options.notes.data, ":2: swa-full: accepted, a sliding window"));
     assert_non_null(strstr((const char *)options.notes.data, ":4: perf: accepted, "));
     hearth_options_finish(&options);
-    write_config("port = 99\n");
+    write_path("port = 99\n");
     assert_int_equal(setenv("HEARTH_CONFIG", path, 1), 0);
     assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
     assert_int_equal(options.port, 99);
@@ -222,7 +181,7 @@ static void test_config_mistakes(void **state) {
     struct hearth_errmsg msg;
     char want[256];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        write_config(cases[i].text);
+        write_path(cases[i].text);
         assert_int_equal(PARSE(&options, &msg, "--config", path), HEARTH_ERR_INVALID);
         (void)snprintf(want, sizeof(want), "%s:%s", path, cases[i].says);
         assert_string_equal(msg.text, want);

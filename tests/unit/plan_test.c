@@ -265,6 +265,29 @@ static const int32_t *commons(struct fixture *f, const hearth_token *prompt, siz
     return f->commons;
 }
 
+/* The tree is matched against `text`, which becomes `prompt` (64 tokens); with a salt nothing of it is. */
+static struct hearth_plan_input input_of(struct fixture *f, const char *text, hearth_token *prompt,
+                                         struct hearth_digest salt, const struct hearth_caps *caps,
+                                         const struct hearth_costs *costs) {
+    const size_t n = read_tokens(text, prompt);
+    const bool same = hearth_digest_is_zero(salt);
+    assert_true(hearth_tree_match(same ? f->root : NULL, prompt, n, &f->path));
+    const size_t matched = (size_t)f->path.matched;
+    return (struct hearth_plan_input){
+        .prompt = prompt,
+        .n = n,
+        .path = &f->path,
+        .usable = f->path.matched,
+        .edge = same && matched < n ? hearth_tree_edge(&f->path, prompt + matched, n - matched) : HEARTH_EDGE_END,
+        .lives = f->list,
+        .rewind_floors = f->floors,
+        .commons = commons(f, prompt, n, salt),
+        .live_count = f->live_count,
+        .caps = caps,
+        .costs = costs,
+    };
+}
+
 static void init(struct fixture *f) {
     assert_true(hearth_tree_init(&f->tree, 4));
     f->root = hearth_tree_add_root(&f->tree, (struct hearth_digest){0});
@@ -285,23 +308,7 @@ static void check_row(const struct row *row) {
     hearth_costs_init(&costs);
     costs.import_us = 1;
     hearth_token prompt[64];
-    size_t n = read_tokens(row->prompt, prompt);
-    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
-    struct hearth_plan_input input = {
-        .prompt = prompt,
-        .n = n,
-        .path = &f.path,
-        .usable = f.path.matched,
-        .edge = (size_t)f.path.matched < n
-                    ? hearth_tree_edge(&f.path, prompt + f.path.matched, n - (size_t)f.path.matched)
-                    : HEARTH_EDGE_END,
-        .lives = f.list,
-        .rewind_floors = f.floors,
-        .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
-        .live_count = f.live_count,
-        .caps = &caps,
-        .costs = &costs,
-    };
+    struct hearth_plan_input input = input_of(&f, row->prompt, prompt, (struct hearth_digest){0}, &caps, &costs);
     struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(hearth_plan_resume(&input), plan.resume);
@@ -334,18 +341,7 @@ static void test_compute_cheaper(void **state) {
     struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1000};
     struct hearth_costs costs = {.prefill_us_per_token = 1, .import_us_per_byte = 1, .import_us = 1};
     hearth_token prompt[64];
-    size_t n = read_tokens("abcdefg", prompt);
-    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
-    struct hearth_plan_input input = {.prompt = prompt,
-                                      .n = n,
-                                      .path = &f.path,
-                                      .usable = f.path.matched,
-                                      .lives = f.list,
-                                      .rewind_floors = f.floors,
-                                      .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
-                                      .live_count = 1,
-                                      .caps = &caps,
-                                      .costs = &costs};
+    struct hearth_plan_input input = input_of(&f, "abcdefg", prompt, (struct hearth_digest){0}, &caps, &costs);
     struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
@@ -370,20 +366,9 @@ static void test_backing(void **state) {
     struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1};
     struct hearth_costs costs = {.prefill_us_per_token = 10, .backing_us = 100, .backing_us_per_byte = 1};
     hearth_token prompt[64];
-    size_t n = read_tokens("abcdefghijklm", prompt);
-    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
+    struct hearth_plan_input input = input_of(&f, "abcdefghijklm", prompt, (struct hearth_digest){0}, &caps, &costs);
     assert_int_equal(f.path.n, 3);
     f.path.pages[1]->item.copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
-    struct hearth_plan_input input = {.prompt = prompt,
-                                      .n = n,
-                                      .path = &f.path,
-                                      .usable = 12,
-                                      .lives = f.list,
-                                      .rewind_floors = f.floors,
-                                      .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
-                                      .live_count = 1,
-                                      .caps = &caps,
-                                      .costs = &costs};
     struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
@@ -420,24 +405,14 @@ static void test_salt(void **state) {
     struct hearth_costs costs;
     hearth_costs_init(&costs);
     hearth_token prompt[64];
-    size_t n = read_tokens("abcdef", prompt);
-    assert_true(hearth_tree_match(NULL, prompt, n, &f.path));
-    struct hearth_digest salt = {1, 2};
-    struct hearth_plan_input input = {.prompt = prompt,
-                                      .n = n,
-                                      .path = &f.path,
-                                      .lives = f.list,
-                                      .rewind_floors = f.floors,
-                                      .commons = commons(&f, prompt, n, salt),
-                                      .live_count = 1,
-                                      .caps = &caps,
-                                      .costs = &costs};
+    const struct hearth_digest salt = {1, 2};
+    struct hearth_plan_input input = input_of(&f, "abcdef", prompt, salt, &caps, &costs);
     struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
     assert_int_equal(plan.reason, HEARTH_REASON_COLD);
     f.lives[0].salt = salt;
-    (void)commons(&f, prompt, n, salt);
+    (void)commons(&f, prompt, input.n, salt);
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4);
     hearth_tokens_finish(&f.lives[0].tokens);
