@@ -15,7 +15,6 @@
 #include "base/log.h"
 
 #define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; in a small RAM, a quarter of it */
-#define WAIT_US 30000000                 /* for one item; a tier that takes longer is as good as none */
 
 /* What had come from the backing tier by then. */
 struct reading {
@@ -103,7 +102,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
         }
         note_wait(r);
         waited = true;
-        if (!hearth_cache_wait(cache, WAIT_US)) {
+        if (!hearth_cache_wait(cache, HEARTH_BACKING_WAIT_US)) {
             return HEARTH_ERR_IO;
         }
     }

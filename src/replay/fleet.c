@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_US 30000000
-
 enum fleet_event_kind { FLEET_ENDS, FLEET_RETURNS, FLEET_LOST, FLEET_ARRIVES }; /* in this order at one time */
 
 struct fleet_event {
@@ -183,7 +181,7 @@ static bool make_plan(struct fleet *fleet, struct fleet_box *box, const struct h
     const int32_t rest = request->prompt_tokens - fleet->plan.resume * fleet->trace->block_tokens;
     const uint64_t ticket = rest > 1 ? hearth_cache_seek(box->cache, prompt, fleet->plan.resume) : 0;
     while (ticket > 0 && !hearth_cache_sought(box->cache, ticket)) {
-        if (hearth_cache_poll(box->cache, 1) == 0 && !hearth_cache_wait(box->cache, WAIT_US)) {
+        if (hearth_cache_poll(box->cache, 1) == 0 && !hearth_cache_wait(box->cache, HEARTH_BACKING_WAIT_US)) {
             break;
         }
     }
@@ -224,7 +222,7 @@ static bool capture(struct fleet *fleet, struct fleet_box *box, const struct hea
     for (enum hearth_capture done;
          (done = hearth_cache_capture(box->cache, &box->live, INT32_MAX)) != HEARTH_CAPTURE_DONE;) {
         if (done == HEARTH_CAPTURE_FULL && hearth_cache_poll(box->cache, 1) == 0 &&
-            !hearth_cache_wait(box->cache, WAIT_US)) {
+            !hearth_cache_wait(box->cache, HEARTH_BACKING_WAIT_US)) {
             break;
         }
     }

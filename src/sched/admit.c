@@ -13,9 +13,7 @@
 /* Least gap between a mark and the one before it where that mark is a fork: more prompts will part there, so that
  * the stop pays for fewer tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
-#define FETCH_MAX_US 30000000
 #define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is asked anyway */
-#define SEEK_MAX_US 5000000        /* a tier that takes longer is as good as none; it answers by itself long before */
 
 /* The task steps aside until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
@@ -333,7 +331,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
         return false;
     }
     if (task->fetch_us > 0) {
-        return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(plan);
+        return now_us - task->fetch_us < HEARTH_BACKING_WAIT_US && hearth_cache_fetching(plan);
     }
     task->fetch_us = now_us > 0 ? now_us : 1;
     return hearth_cache_fetch(service->cache, plan);
@@ -348,7 +346,8 @@ static bool wait_for_seek(struct hearth_service *service, struct hearth_task *ta
         task->seek = hearth_cache_seek(service->cache, &prompt, plan->resume);
         task->seek_us = now_us > 0 ? now_us : 1;
     }
-    return task->seek > 0 && !hearth_cache_sought(service->cache, task->seek) && now_us - task->seek_us < SEEK_MAX_US;
+    return task->seek > 0 && !hearth_cache_sought(service->cache, task->seek) &&
+           now_us - task->seek_us < HEARTH_BACKING_WAIT_US;
 }
 
 /* True: the task was held. */

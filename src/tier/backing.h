@@ -18,6 +18,9 @@
 
 struct hearth_backing;
 
+/* How long an answer is awaited: a tier that takes longer is as good as none, and computing goes on without it. */
+#define HEARTH_BACKING_WAIT_US 30000000
+
 enum hearth_backing_event_type {
     HEARTH_BACKING_FOUND,   /* an item is there; `record` is filled. Parents may come after what hangs on them */
     HEARTH_BACKING_LOST,    /* an item is no longer there */
