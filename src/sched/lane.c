@@ -11,7 +11,9 @@
 
 #include <limits.h>
 
-#define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the backing tier to make room */
+/* How long a lane that is needed waits for the backing tier to make room in RAM: without, its state would be lost where
+ * a moment would do; with more, the other lanes would stand still for a tier that is slow. */
+#define CAPTURE_FULL_US 500000
 
 /* ---- capturing ---- */
 

@@ -280,6 +280,45 @@ static void hold_events(struct hearth_backing *backing) {
     atomic_store(&let_through, false);
 }
 
+static int64_t awaited_us; /* for how long the disk was first awaited */
+
+static bool wait_and_let_through(struct hearth_backing *backing, int64_t timeout_us) {
+    awaited_us = awaited_us > 0 ? awaited_us : timeout_us;
+    atomic_store(&let_through, true);
+    return disk_ops->wait(backing, timeout_us);
+}
+
+static void hold_writes(struct hearth_backing *backing) {
+    hold_events(backing);
+    held_ops.wait = wait_and_let_through;
+    awaited_us = 0;
+}
+
+/* RAM is full of state that is not written yet when a lane is needed: its state is lost unless that waits, but not for
+ * long, as other lanes stand still meanwhile. */
+static void a_lane_waits_for_room_in_ram(void **state) {
+    (void)state;
+    char dir[] = "/tmp/hearth-keep-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct stage stage;
+    const struct stage_options options = {
+        .ctx_tokens = 8192, .lanes = 1, .cache_bytes = 40000, .dir = dir, .backing_made = hold_writes};
+    struct hearth_tokens first = tokens_like(0, 1000, 0), second = tokens_like(1, 100, 0);
+    open_stage_with(&stage, &options);
+    atomic_store(&let_through, true);
+    (void)ask(&stage, &second, 2); /* what is on disk is known now */
+    atomic_store(&let_through, false);
+    (void)ask(&stage, &first, 2);
+    (void)ask(&stage, &second, 2);
+    assert_in_range(awaited_us, 250000, 1000000);
+    assert_true(hearth_tokens_push(&first, 9));
+    assert_in_range(ask(&stage, &first, 2).computed_tokens, 1, 40);
+    close_stage(&stage);
+    hearth_tokens_finish(&first);
+    hearth_tokens_finish(&second);
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* After a start it is not known for a while what is on disk: a prompt that is long to compute waits for that. */
 static void a_prompt_waits_for_the_scan(void **state) {
     (void)state;
@@ -543,7 +582,7 @@ static void forget_two(enum hearth_engine_class memory_class, bool restart) {
     assert_int_equal(hearth_service_lanes(stage.service, lanes, 2), 2);
     assert_int_equal(lanes[0].live_tokens + lanes[1].live_tokens, 0);
     close_stage(&stage);
-    assert_int_equal(files_in(dir), 0);
+    assert_in_range(files_in(dir), 0, 1); /* what the policy has learnt, which tells of no prompt */
     (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     for (int i = 0; i < 2; i++) {
         hearth_tokens_finish(&prompts[i]);
@@ -610,6 +649,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_takes_a_warm_lane_over),
         cmocka_unit_test(a_warm_request_reads_ahead),
         cmocka_unit_test(what_cannot_be_restored_is_computed),
+        cmocka_unit_test(a_lane_waits_for_room_in_ram),
         cmocka_unit_test(a_prompt_waits_for_the_scan),
         cmocka_unit_test(a_drain_does_not_wait_for_warm_requests),
         cmocka_unit_test(what_is_pinned_stays),
