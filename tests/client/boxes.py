@@ -5,6 +5,8 @@ import http.client
 import json
 import subprocess
 
+import httpx
+
 from conftest import serve
 from lib import server as servers
 from ondisk import model_flags
@@ -35,8 +37,18 @@ def status_of(running, text, **more):
     return fails(running, "/v1/responses", {"model": "any", "input": text, "max_output_tokens": 4, **more})[0]
 
 
-def reasons(running):
-    return {reason["condition"]: reason["message"] for reason in running.client.get("/health")["reasons"]}
+def kill_in_mid_stream(doomed, path, body, lines):
+    """Kills a box when so many lines of a reply have come. Whether they have: it may end before."""
+    heard = False
+    with contextlib.suppress(httpx.HTTPError), \
+            httpx.stream("POST", f"http://127.0.0.1:{doomed.port}{path}", json={**body, "stream": True}, timeout=60) as stream:
+        for count, _ in enumerate(stream.iter_lines()):
+            if count >= lines:
+                heard = True
+                doomed.kill()
+                break
+    doomed.kill()
+    return heard
 
 
 def refuses(url, *flags):

@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench"))
 
+import faulty  # noqa: E402
 import findings  # noqa: E402
 from lib import server as servers  # noqa: E402
 
@@ -119,6 +120,12 @@ def server(request):
     """The server that most tests share."""
     language = request.node.get_closest_marker("language")
     return request.getfixturevalue("language_server" if language else "quick_server")
+
+
+@pytest.fixture(scope="session")
+def faulty_fs(tmp_path_factory):
+    """The library that makes calls of a server's file system fail."""
+    return faulty.library(tmp_path_factory.mktemp("faulty"), "faulty_fs")
 
 
 @pytest.fixture

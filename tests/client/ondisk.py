@@ -62,7 +62,7 @@ def disk(running):
         connection.close()
 
 
-def wait_until(condition, what, timeout_s=30.0):
+def wait_until(condition, what="what is waited for", timeout_s=60.0):
     """Waits until the condition holds. The limit is for servers that never get there, not a measure."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -71,6 +71,21 @@ def wait_until(condition, what, timeout_s=30.0):
             return found
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
         time.sleep(0.02)
+
+
+def kept(running, identity):
+    """What is kept of a request: it is there a moment after its answer."""
+    def found():
+        return next((one for one in running.client.get("/requests?limit=100")["data"] if one["id"] == identity), None)
+
+    return wait_until(found, f"{identity} is kept")
+
+
+def reasons(running):
+    """Why a server says that it is not well: its words by their condition."""
+    answer = running.client.get("/health")
+    assert answer["status"] == ("degraded" if answer["reasons"] else "ok")
+    return {reason["condition"]: reason["message"] for reason in answer["reasons"]}
 
 
 def wait_written(running):

@@ -14,12 +14,12 @@ import struct
 import subprocess
 import termios
 import threading
-import time
 
 import pytest
 
 from conftest import serve
 from lib import server as servers
+from ondisk import wait_until
 
 THINKING = os.path.join(os.path.dirname(__file__), "thinking.jinja")
 STATUS = re.compile(r"reused ([\d,]+) · computed ([\d,]+) · ([\d,]+) tokens? at [\d.]+/s · first token \d+\.\d\d s")
@@ -234,13 +234,6 @@ def test_replies_that_are_none(answer, out, words):
 
 def busy(server):
     return any(slot["is_processing"] for slot in server.client.get("/slots"))
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_interrupted_message(chat_server):

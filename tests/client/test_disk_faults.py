@@ -19,7 +19,7 @@ import pytest
 
 import ondisk
 from conftest import serve
-from faulty import Faults, library
+from faulty import Faults
 from ondisk import (QUICK_SIM, bad_files, content, disk, request, reused, serve_disk, state_files, wait_scanned, wait_until,
                   wait_written)
 from lib import server as servers
@@ -31,11 +31,6 @@ RECOVERY_S = 120
 
 
 # ---------------------------------------------------------------------------------------------------- faults
-
-@pytest.fixture(scope="session")
-def faulty_fs(tmp_path_factory):
-    return library(tmp_path_factory.mktemp("faulty"), "faulty_fs")
-
 
 @pytest.fixture
 def faults(faulty_fs, tmp_path):

@@ -344,11 +344,6 @@ class Disk:
         return len(hits.read_text().split()) if hits.exists() else 0
 
 
-@pytest.fixture(scope="module")
-def faulty_fs(tmp_path_factory):
-    return library(tmp_path_factory.mktemp("fs"), "faulty_fs")
-
-
 @pytest.fixture
 def broken(faulty_fs, tmp_path):
     return Disk(faulty_fs, tmp_path)

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from conftest import serve
-from faulty import Faults, library
+from faulty import Faults
 from lib import server as servers
-from ondisk import wait_until
+from ondisk import reasons, wait_until
 
 SIM = ["--engine", "sim", "-c", "4096"]
 USER = {"role": "user", "content": "Hello."}
@@ -20,12 +20,6 @@ NO_MORE_THAN_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search
 
 def health(running):
     return running.client.get("/health")
-
-
-def reasons(running):
-    answer = health(running)
-    assert answer["status"] == ("degraded" if answer["reasons"] else "ok")
-    return {reason["condition"]: reason["message"] for reason in answer["reasons"]}
 
 
 def call(running, method, path, body=None):
@@ -65,11 +59,6 @@ def test_two_servers_on_one_cache_directory(tmp_path):
             assert first.log().count(told) == second.log().count(told) == 1
             second.kill()
         wait_until(lambda: not health(first)["disk"]["shared"], "a server that died is none")
-
-
-@pytest.fixture(scope="module")
-def faulty_fs(tmp_path_factory):
-    return library(tmp_path_factory.mktemp("faulty"), "faulty_fs")
 
 
 @contextlib.contextmanager

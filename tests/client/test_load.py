@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import signal
-import time
 
 import httpx
 import openai
@@ -16,6 +15,7 @@ import lazy
 from conftest import sdk, serve
 from lib import server as servers
 from lib.client import HttpError, events
+from ondisk import wait_until
 
 anthropic = lazy.module("anthropic")
 SIM = ("--engine", "sim", "-c", "32768")
@@ -23,20 +23,9 @@ USER = {"role": "user", "content": "Tell me about the weather, at length."}
 WAIT_S = 60
 
 
-def until(condition, what):
-    """Waits for what another process does. The value that `condition` returned."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"in vain: {what}")
-
-
 def logged(running, *texts):
     """The log's line that holds all of these."""
-    return until(lambda: next((line for line in running.log().splitlines() if all(text in line for text in texts)), None),
+    return wait_until(lambda: next((line for line in running.log().splitlines() if all(text in line for text in texts)), None),
                  f"a line with {texts} in\n{running.log()}")
 
 
@@ -191,7 +180,7 @@ def test_tiers_and_classes(wide):
                                                extra_headers={"X-Hearth-Priority": "side"})
         assert reply.model_extra["hearth"]["class"] == "side"
         response = client.responses.create(model="m", input="Hi", background=True, max_output_tokens=8)
-        response = until(lambda: (lambda now: now if now.status != "in_progress" and now.status != "queued" else None)(
+        response = wait_until(lambda: (lambda now: now if now.status != "in_progress" and now.status != "queued" else None)(
             client.responses.retrieve(response.id)), "the response's end")
         assert response.model_extra["hearth"]["class"] == "background"
         with pytest.raises(openai.BadRequestError) as caught:
@@ -207,7 +196,7 @@ def test_slots_and_queue(narrow):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waits = pool.submit(narrow.client.open, "POST", "/v1/chat/completions",
                             {**body, "messages": [{"role": "user", "content": "Other"}], "return_progress": True})
-        queue = until(lambda: (lambda now: now if now["requests"] and now["waiting"] == 1 else None)(narrow.client.get("/queue")), "a queue")
+        queue = wait_until(lambda: (lambda now: now if now["requests"] and now["waiting"] == 1 else None)(narrow.client.get("/queue")), "a queue")
         assert queue["requests"][0]["class"] == "side"
         slot = narrow.client.get("/slots")[0]
         assert slot["is_processing"] and slot["hearth"]["state"] == "decode" and slot["hearth"]["class"] == "side"
@@ -218,7 +207,7 @@ def test_slots_and_queue(narrow):
         first.close()
         second, _ = waits.result(WAIT_S)
         second.close()
-    until(narrow.client.idle, "an idle lane")
+    wait_until(narrow.client.idle, "an idle lane")
     assert len(narrow.client.get("/slots?fail_on_no_slot=1")) == 1
 
 
@@ -269,7 +258,7 @@ def test_reload(tmp_path):
         config.write_text("ctx-size = 4096\n")  # no keys would let everybody in
         running.process.send_signal(signal.SIGHUP)
         logged(running, "no keys any more")
-        until(lambda: running.log().count("reload: 2 keys, 3 options") == 2, "the keys that stay, counted")
+        wait_until(lambda: running.log().count("reload: 2 keys, 3 options") == 2, "the keys that stay, counted")
         assert key_status(running, "nobody") == 401
 
 
@@ -296,7 +285,7 @@ def test_drain_says_so(tmp_path):
         next(events(held))
         running.process.send_signal(signal.SIGTERM)
         base = f"http://127.0.0.1:{running.port}"
-        health = until(lambda: (lambda now: now if now.status_code == 503 else None)(httpx.get(base + "/health",
+        health = wait_until(lambda: (lambda now: now if now.status_code == 503 else None)(httpx.get(base + "/health",
                                                                                                timeout=WAIT_S)),
                        "a 503")
         assert health.json()["status"] == "draining"
@@ -350,10 +339,10 @@ def test_a_closed_terminal(under_nohup, tmp_path):
         if under_nohup:
             config.write_text(config.read_text() + "api-key = k\n")
             os.kill(pid, signal.SIGHUP)
-            until(lambda: httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=WAIT_S).status_code == 401,
+            wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=WAIT_S).status_code == 401,
                   "a key")
             os.kill(pid, signal.SIGTERM)
-        ended = until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, "its end")
+        ended = wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, "its end")
         pid = 0
         assert ended
     finally:

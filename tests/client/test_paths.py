@@ -3,12 +3,11 @@
 import os
 import subprocess
 
-import httpx
 import pytest
 
 from conftest import serve
 from lib import server as servers
-from ondisk import wait_until
+from ondisk import reasons, wait_until
 from test_transport import make_certificate
 
 SIM = ["--engine", "sim", "-c", "4096"]
@@ -166,12 +165,6 @@ def test_a_directory_of_somebody_else(tmp_path):
         (tmp_path / "theirs").mkdir()
         os.chown(tmp_path / "theirs", 12345, 12345)
         assert "belongs to user 12345" in refusal(*SIM, "--kv-dir", str(tmp_path / "theirs"))
-
-
-def reasons(running):
-    answer = httpx.get(f"http://127.0.0.1:{running.port}/health", timeout=30).json()
-    assert answer["status"] == ("degraded" if answer["reasons"] else "ok")
-    return {reason["condition"]: reason["message"] for reason in answer["reasons"]}
 
 
 def test_default_places_that_cannot_be_used(tmp_path):

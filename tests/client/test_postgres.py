@@ -10,11 +10,11 @@ import subprocess
 import pytest
 
 import store as redis
-from boxes import box, fails, reasons, refuses, respond, status_of, two
+from boxes import box, fails, refuses, respond, status_of, two
 from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import Talk, computed, request, state_files, wait_until, wait_written
+from ondisk import Talk, computed, reasons, request, state_files, wait_until, wait_written
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)

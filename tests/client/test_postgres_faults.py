@@ -12,14 +12,13 @@ import subprocess
 import threading
 import time
 
-import httpx
 import pytest
 
 import store as redis
-from boxes import box, fails, reasons, refuses, respond, status_of, two
+from boxes import box, fails, kill_in_mid_stream, refuses, respond, status_of, two
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import wait_until
+from ondisk import reasons, wait_until
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)
@@ -234,14 +233,7 @@ def test_a_box_is_killed_in_mid_stream(own, tmp_path, kills):
                 asked = {"model": "any", "input": Text(f"killed {number}").words(60), "max_output_tokens": 24, "temperature": 0, **previous}
                 most = pick.randrange(2, 20)
                 with box(own.url(), *flags) as doomed:
-                    with contextlib.suppress(httpx.HTTPError), \
-                            httpx.stream("POST", f"http://127.0.0.1:{doomed.port}/v1/responses", json={**asked, "stream": True}, timeout=60) as stream:
-                        for count, _ in enumerate(stream.iter_lines()):
-                            if count >= most:
-                                doomed.kill()
-                                heard += 1
-                                break
-                    doomed.kill()
+                    heard += kill_in_mid_stream(doomed, "/v1/responses", asked, most)
                 answer = steady.client.post("/v1/responses", asked)
                 usage = answer["usage"]
                 spent += usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"]

@@ -12,13 +12,13 @@ import random
 import subprocess
 import threading
 
-import httpx
 import pytest
 
 import ondisk
+from boxes import kill_in_mid_stream
 from conftest import serve
 from lib import server as servers
-from ondisk import assert_same_reply, computed, content, model_flags, request, wait_scanned, wait_until
+from ondisk import assert_same_reply, computed, content, model_flags, reasons, request, wait_scanned, wait_until
 from store import PROGRAM, FakeStore, Proxy, Store, certificate, metric, wait_written
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
@@ -47,10 +47,6 @@ def turn(running, talk, **options):
     answer = request(running.client, talk.ask(), **options)
     talk.hear(answer)
     return answer
-
-
-def reasons(running):
-    return {reason["condition"]: reason["message"] for reason in running.client.get("/health")["reasons"]}
 
 
 # ---------------------------------------------------------------------------------------------------- sharing
@@ -387,15 +383,8 @@ def test_a_box_is_killed_in_mid_stream(store, kills):
                 known = turn(doomed, talk)["usage"]["prompt_tokens"]
                 wait_written(doomed)  # what was acknowledged is in the store
                 messages, most = talk.ask(), pick.randrange(1, 40)
-                body = {"messages": messages, "max_tokens": 64, "stream": True, "temperature": 0}
-                with contextlib.suppress(httpx.HTTPError), \
-                        httpx.stream("POST", f"http://127.0.0.1:{doomed.port}/v1/chat/completions", json=body, timeout=60) as stream:
-                    for count, _ in enumerate(stream.iter_lines()):
-                        if count >= most:
-                            doomed.kill()
-                            heard += 1
-                            break
-                doomed.kill()
+                body = {"messages": messages, "max_tokens": 64, "temperature": 0}
+                heard += kill_in_mid_stream(doomed, "/v1/chat/completions", body, most)
             answer = request(steady.client, messages)
             new, spent = new + answer["usage"]["prompt_tokens"] - known, spent + computed(answer)
             assert answer["usage"]["completion_tokens"] > 0

@@ -5,7 +5,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
@@ -13,6 +12,7 @@ import pytest
 
 from conftest import serve
 from lib import server as servers
+from ondisk import wait_until
 
 SIM = ("--engine", "sim", "-np", "2")
 SYSTEM = "You are an assistant that keeps to the facts.\nToday: {}\n" + "Say what you know, and say it in few words. " * 8
@@ -45,15 +45,6 @@ def requests(server, headers=None):
     return {one["id"]: one for one in call(server, "GET", "/requests?limit=1000", headers=headers)[0]["data"]}
 
 
-def until(what, seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if (found := what()):
-            return found
-        time.sleep(0.02)
-    raise AssertionError(what)
-
-
 def stored(database):
     """The ids that are on disk."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
@@ -73,7 +64,7 @@ def diverged(server):
     """A request whose prompt left an earlier one, and what is told of it."""
     ask(server, "Who was the first?")
     identity = ask(server, "Who was the first?", day="Tuesday")
-    until(lambda: identity in requests(server))
+    wait_until(lambda: identity in requests(server))
     return identity, call(server, "GET", f"/requests/{identity}")[0]
 
 
@@ -81,7 +72,7 @@ def diverged(server):
 def test_a_restart(database, killed):
     with begin(database) as server:
         identity, report = diverged(server)
-        until(lambda: identity in stored(database))
+        wait_until(lambda: identity in stored(database))
         listed = requests(server)
         if killed:
             server.kill()
@@ -97,14 +88,14 @@ def test_a_restart(database, killed):
                              text=True, timeout=60, env={**os.environ, "HEARTH_URL": "", "HEARTH_API_KEY": ""})
         assert "line 2 of the system text" in why.stdout, why
         newest = ask(server, "And now?")
-        until(lambda: newest in stored(database))
+        wait_until(lambda: newest in stored(database))
         assert list(requests(server))[0] == newest
 
 
 def test_only_so_many(database):
     with begin(database, "--keep-requests", "3") as server:
         asked = [ask(server, f"Question {i}.") for i in range(6)]
-        until(lambda: stored(database) == set(asked[-3:]))
+        wait_until(lambda: stored(database) == set(asked[-3:]))
     with begin(database, "--keep-requests", "2") as server:
         assert set(requests(server)) == set(asked[-2:])
     with begin(database, "--keep-requests", "0"):
@@ -131,7 +122,7 @@ def test_a_session_that_is_deleted(database, running):
         gone = [ask(server, "My secret is a badger.", session="the diary"),
                 ask(server, "Another secret.", day=None, session="the diary")]
         left = ask(server, "What is a badger?", session="animals")
-        until(lambda: {*gone, left} <= stored(database))
+        wait_until(lambda: {*gone, left} <= stored(database))
         if running:
             call(server, "DELETE", "/v1/sessions/the%20diary")
             assert not set(gone) & set(requests(server))
@@ -148,17 +139,17 @@ def test_a_session_that_another_process_deletes(database):
     with begin(database) as server:
         gone = ask(server, "My secret is a badger.", session="the diary")
         left = ask(server, "What is a badger?", session="animals")
-        until(lambda: {gone, left} <= stored(database))
+        wait_until(lambda: {gone, left} <= stored(database))
         subprocess.run([servers.hearth_path(), "sessions", "rm", "--db", str(database), "--yes", "the diary"],
                        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        until(lambda: set(requests(server)) == {left})
+        wait_until(lambda: set(requests(server)) == {left})
 
 
 def test_a_response_that_is_deleted(database):
     with begin(database) as server:
         answer, gone = call(server, "POST", "/v1/responses", {"input": "My secret is a badger.", "max_output_tokens": 16})
         _, left = call(server, "POST", "/v1/responses", {"input": "What is a badger?", "max_output_tokens": 16})
-        until(lambda: {gone, left} <= stored(database))
+        wait_until(lambda: {gone, left} <= stored(database))
         call(server, "DELETE", f"/v1/responses/{answer['id']}")
         assert set(requests(server)) == {left}
         assert stored(database) == {left}

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import time
 import urllib.request
 
 import pytest
 
 from conftest import serve
 from lib import server as servers
+from ondisk import kept
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -25,11 +25,6 @@ def url(server):
     return f"http://127.0.0.1:{server.port}"
 
 
-def get(server, path):
-    with urllib.request.urlopen(url(server) + path, timeout=60) as answer:
-        return json.load(answer)
-
-
 def ask(server, traceparent):
     """The report of a request with that header."""
     request = urllib.request.Request(
@@ -39,12 +34,7 @@ def ask(server, traceparent):
     with urllib.request.urlopen(request, timeout=60) as answer:
         identity = answer.headers["x-request-id"]
         answer.read()
-    for _ in range(500):
-        found = [one for one in get(server, "/requests")["data"] if one["id"] == identity]
-        if found:
-            return found[0]
-        time.sleep(0.01)
-    raise AssertionError(f"{identity} is not kept")
+    return kept(server, identity)
 
 
 @pytest.mark.parametrize("header", [
@@ -75,10 +65,10 @@ def test_log_list_and_why():
     with serve("--engine", "sim") as server:
         other = "a" * 32
         reports = [ask(server, f"00-{trace}-{PARENT}-01") for trace in (TRACE, other, TRACE)]
-        found = get(server, f"/requests?trace={TRACE}")["data"]
+        found = server.client.get(f"/requests?trace={TRACE}")["data"]
         assert [one["id"] for one in found] == [reports[2]["id"], reports[0]["id"]]
-        assert get(server, f"/requests?trace={TRACE[:16]}")["data"] == []
-        assert get(server, f"/requests/{reports[0]['id']}")["trace"] == TRACE
+        assert server.client.get(f"/requests?trace={TRACE[:16]}")["data"] == []
+        assert server.client.get(f"/requests/{reports[0]['id']}")["trace"] == TRACE
 
         def why(*arguments, status=0):
             done = subprocess.run([servers.hearth_path(), "why", "--url", url(server), *arguments], text=True,

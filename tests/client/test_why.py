@@ -19,7 +19,7 @@ import pytest
 import faulty
 from conftest import serve
 from lib import server as servers
-from ondisk import QUICK_SIM, wait_scanned
+from ondisk import QUICK_SIM, kept, wait_scanned
 
 RULES = "\n".join(f"Rule {i}: never touch file number {i * 7919} without asking first." for i in range(40))
 SYSTEM = "You are an agent.\nBe careful with files.\nToday: {}\n" + RULES
@@ -56,16 +56,6 @@ def ask(server, messages, **body):
         identity = answer.headers["X-Request-Id"]
         reply = json.load(answer)["choices"][0]["message"]
     return reply, kept(server, identity)
-
-
-def kept(server, identity):
-    """What is kept of a request: it is there a moment after its answer."""
-    for _ in range(100):
-        found = [one for one in get(server, "/requests?limit=100")["data"] if one["id"] == identity]
-        if found:
-            return found[0]
-        time.sleep(0.02)
-    raise AssertionError(f"{identity} is not kept")
 
 
 def cause(report):
@@ -598,10 +588,10 @@ def test_evicted_from_disk(tmp_path):
 
 
 @pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
-def test_a_slow_disk(tmp_path):
+def test_a_slow_disk(faulty_fs, tmp_path):
     """State comes back from a disk on which opening a file takes a tenth of a second."""
     (tmp_path / "kv").mkdir()
-    faults = faulty.Faults(faulty.library(tmp_path, "faulty_fs"), tmp_path, tmp_path / "kv")
+    faults = faulty.Faults(faulty_fs, tmp_path, tmp_path / "kv")
     flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path / "kv"))
     with serve(*flags) as server:
         history, _ = begin(server, "slow disk")
@@ -617,10 +607,10 @@ def test_a_slow_disk(tmp_path):
 
 
 @pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
-def test_right_after_a_start(tmp_path):
+def test_right_after_a_start(faulty_fs, tmp_path):
     """The first request comes while the directory is looked through, which is slow."""
     (tmp_path / "kv").mkdir()
-    faults = faulty.Faults(faulty.library(tmp_path, "faulty_fs"), tmp_path, tmp_path / "kv")
+    faults = faulty.Faults(faulty_fs, tmp_path, tmp_path / "kv")
     flags = ("--engine", "sim", "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path / "kv"))
     with serve(*flags) as server:
         history, _ = begin(server, "scanned")
