@@ -139,8 +139,8 @@ static enum hearth_log_level level_of(const struct hearth_job *job, const struct
     if (job->failed && !job->cancelled && is_to_blame(&job->error)) {
         return HEARTH_LOG_WARN;
     }
-    return (job->choice_count > 0 && !job->parsed.generation.looks) || ending->status >= 400 ? HEARTH_LOG_INFO
-                                                                                             : HEARTH_LOG_DEBUG;
+    return (job->choice_count > 0 && !job->parsed.generation.locate_only) || ending->status >= 400 ? HEARTH_LOG_INFO
+                                                                                                   : HEARTH_LOG_DEBUG;
 }
 
 /* ---- the report ---- */
@@ -366,7 +366,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
     struct job_ending ending;
     char path[200];
     const struct hearth_api_stored *stored = job->resolved.stored;
-    const bool turn = job->choice_count > 0 && !job->parsed.generation.looks;
+    const bool turn = job->choice_count > 0 && !job->parsed.generation.locate_only;
     if (turn) {
         hearth_tally_job(job, &tally);
     }

@@ -101,7 +101,7 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
     out->sampled_messages = history->count;
     while (out->sampled_messages > 0 &&
            history->messages[out->sampled_messages - 1] == sent[out->sampled_messages - 1]) {
-        out->sampled_messages--; /* it was not exchanged for ours */
+        out->sampled_messages--; /* its message was not replaced by the sampled one */
     }
     free(sent);
     return true;
@@ -305,7 +305,7 @@ static bool has_tool(const struct hearth_chat_request *request, const char *name
     return false;
 }
 
-/* Which tool stood where another one's quoted name begins now, and what became of either. */
+/* Finds which tool stood where the quoted name of another tool begins now, and what became of both. */
 static void find_tool_then(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
                            const struct hearth_transcript_prompt *prompt, size_t name_at) {
     const struct hearth_transcript_fork *fork = &conversation->fork;

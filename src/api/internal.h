@@ -386,7 +386,7 @@ struct hearth_generation {
     size_t stop_count;
     char *model; /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
-    bool looks;          /* nothing is done: where the state of the prompt is */
+    bool locate_only;    /* nothing is computed: the reply says where the state of the prompt is */
     int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
     bool stream, include_usage, cache, echo, return_tokens;
     bool speculate, progress; /* urgency.c's, as is: */
@@ -413,7 +413,7 @@ bool hearth_generation_check_supported(const json_t *body, bool plain, struct he
 /* The salt of an API key. False: out of memory. */
 bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
 bool hearth_salt_of_key(const char *key, struct hearth_digest *out);
-/* The store's secret, for what comes back from clients and must be ours. */
+/* The store's secret: it signs and seals what clients send back and must not have changed. */
 void hearth_salt_secret(const struct hearth_api *api, uint8_t out[32]);
 /* Mixes a request's cache_salt, if it has one, into the salt of its key. */
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error);

@@ -272,7 +272,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     struct hearth_request request = {
         .tenant = job->caller.tenant,
         .deadline_us = left_us,
-        .looks = generation->looks,
+        .locate_only = generation->locate_only,
         .joins = choice->index > 0,
         .reserved = job->reserved,
         .progress = generation->progress && generation->stream,

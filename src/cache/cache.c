@@ -235,7 +235,7 @@ void hearth_cache_locate(struct hearth_cache *cache, const struct hearth_cache_p
     struct hearth_plan plan = {.how = HEARTH_RESUME_FRESH};
     *out = (struct hearth_cache_location){.live_tokens = 0};
     if (measure(cache, prompt, &cache->scratch, lives, live_count, &input)) {
-        hearth_plan_look(&input, &plan);
+        hearth_plan_locate(&input, &plan);
     }
     const bool stored = plan.how == HEARTH_RESUME_STORED;
     const struct hearth_path *path = &cache->scratch;

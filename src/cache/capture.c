@@ -277,9 +277,9 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     if (!blob) {
         return false;
     }
-    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NOBODY;
+    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NONE;
     const bool room = hearth_cache_store_reserve_snapshot(cache, hearth_blob_bytes(blob));
-    cache->shares.asks = HEARTH_SHARE_NOBODY;
+    cache->shares.asks = HEARTH_SHARE_NONE;
     if (!room) {
         hearth_ram_drop(cache->ram, blob);
         return false;
@@ -354,7 +354,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         hearth_cache_store_pin(cache, &base->item);
     }
     cache->newcomer = hearth_talk_worth(cache, live);
-    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NOBODY;
+    cache->shares.asks = root ? root->item.owner : HEARTH_SHARE_NONE;
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0) {
@@ -387,7 +387,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     if (!more && tail) {
         hearth_cache_store_prune(cache, tail);
     }
-    cache->shares.asks = HEARTH_SHARE_NOBODY;
+    cache->shares.asks = HEARTH_SHARE_NONE;
     return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
 }
 

@@ -308,7 +308,7 @@ static void take_best(const struct planner *p, struct hearth_plan *plan) {
     }
 }
 
-void hearth_plan_look(const struct hearth_plan_input *in, struct hearth_plan *plan) {
+void hearth_plan_locate(const struct hearth_plan_input *in, struct hearth_plan *plan) {
     struct planner p = {.in = in};
     choose(&p);
     take_best(&p, plan);

@@ -32,6 +32,6 @@ int32_t hearth_plan_resume(const struct hearth_plan_input *input);
 
 /* Fills `how`, `source`, `resume`, `live_tokens` and the pieces: what the prompt would be resumed from, whether or not
  * a sequence is free for it. Threads: pure. */
-void hearth_plan_look(const struct hearth_plan_input *input, struct hearth_plan *plan);
+void hearth_plan_locate(const struct hearth_plan_input *input, struct hearth_plan *plan);
 
 #endif

@@ -12,7 +12,7 @@
 #define WANTS_US 600000000 /* how long after a request its owner still wants its state kept */
 
 bool hearth_shares_init(struct hearth_shares *shares, double part) {
-    *shares = (struct hearth_shares){.part = part > 0 && part < 1 ? part : 1, .asks = HEARTH_SHARE_NOBODY};
+    *shares = (struct hearth_shares){.part = part > 0 && part < 1 ? part : 1, .asks = HEARTH_SHARE_NONE};
     shares->owners = calloc(1, sizeof *shares->owners);
     shares->n = shares->cap = shares->owners ? 1 : 0;
     return shares->owners != NULL;
@@ -28,7 +28,7 @@ uint16_t hearth_share_find(struct hearth_shares *shares, uint64_t id) {
             return (uint16_t)i;
         }
     }
-    if (shares->n >= HEARTH_SHARE_NOBODY || !HEARTH_BUF_ROOM(shares->owners, shares->n, shares->cap)) {
+    if (shares->n >= HEARTH_SHARE_NONE || !HEARTH_BUF_ROOM(shares->owners, shares->n, shares->cap)) {
         return 0;
     }
     shares->owners[shares->n] = (struct hearth_share_owner){.id = id};
@@ -53,7 +53,7 @@ void hearth_share_count(struct hearth_shares *shares, uint16_t owner, size_t bef
 }
 
 static bool bounds(const struct hearth_shares *shares) {
-    return shares->part < 1 && shares->n > 1 && shares->asks != HEARTH_SHARE_NOBODY;
+    return shares->part < 1 && shares->n > 1 && shares->asks != HEARTH_SHARE_NONE;
 }
 
 bool hearth_share_may_take(const struct hearth_shares *shares, uint16_t owner, size_t bytes) {

@@ -17,17 +17,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEARTH_SHARE_NOBODY UINT16_MAX
+#define HEARTH_SHARE_NONE UINT16_MAX
 
 struct hearth_shares {
     struct hearth_share_owner {
         uint64_t id;
         size_t bytes;     /* of its pages and snapshots in RAM */
         int64_t asked_us; /* its last request */
-    } *owners;            /* the first one is that of what is not known to be anybody's */
+    } *owners;            /* the first one has the state whose owner is not known */
     size_t n, cap;
     double part;   /* of the budget; 1: no owner is bounded */
-    uint16_t asks; /* room is made for this one; HEARTH_SHARE_NOBODY: for none */
+    uint16_t asks; /* room is made for this one; HEARTH_SHARE_NONE: for none */
     size_t share_bytes, most_bytes;
 };
 

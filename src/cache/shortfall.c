@@ -1,10 +1,10 @@
-/* How much room would have kept it.
+/* How much larger a budget would have kept the state that a prompt has lost.
  *
- * What a prompt lost was there when it was last used. Since then some things went, and are not stored again: ghosts and
- * pages without state tell which. A budget larger by those would have kept all of them, whatever the policy values. It
- * is a safe answer, not the least one: what no request asks for again may be among them.
+ * That state was stored when it was last used. Ghosts and pages without state tell what was evicted since then and is
+ * not stored again. A budget that is larger by all of it would have kept it under any policy. So the answer is enough,
+ * but not the least: state that no request asks for again may be part of it.
  *
- * Linear in what is stored: for a prompt that has lost something, which takes far longer to compute. */
+ * Takes time linear in what is stored, but only for prompts that have lost state, which take far longer to compute. */
 #include "cache/ghost.h"
 #include "cache/shortfall.h"
 #include "cache/store.h"

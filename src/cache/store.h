@@ -23,8 +23,8 @@ struct hearth_cache_pool {
     uint64_t evicted;
 };
 
-/* What was learnt about a live sequence: it begins like one before it in the list. Both have the versions that they had
- * then, or nothing is known; tokens that were appended since change nothing. */
+/* How long a live sequence begins like an earlier one in the list. It holds while both sequences have the versions
+ * noted here; appending tokens changes no version. */
 struct hearth_twin {
     uint64_t version, base_version; /* 0: nothing is known */
     size_t base;                    /* index of the other one */
@@ -36,9 +36,8 @@ struct hearth_cache {
     struct hearth_ram *ram;
     struct hearth_backing *backing; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
-    struct hearth_table copies; /* what is in the backing tier, or on its way there, by name */
-    struct hearth_table
-        orphans; /* what the backing tier has and the tree has no place for yet (cache/backing_found.c) */
+    struct hearth_table copies;     /* what is in the backing tier, or on its way there, by name */
+    struct hearth_table orphans;    /* what the backing tier has and the tree has no place for yet */
     struct hearth_table duplicates; /* what the backing tier has besides (cache/backing.c) */
     size_t writing;                 /* copies on their way */
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
@@ -55,8 +54,7 @@ struct hearth_cache {
     struct hearth_cache_pool pages, snapshots;
     struct hearth_shares shares;
     struct hearth_costs costs;
-    int64_t
-        learnt_us[2]; /* when what reading costs was learnt, from disk and from a shared store, by the engine's clock */
+    int64_t learnt_us[2]; /* when the cost of reading from disk, and from a shared store, was learnt (engine's clock) */
     const struct hearth_policy *policy;
     struct hearth_returns *returns; /* what it has learnt */
     struct hearth_learnt learnt;    /* and has saved */
@@ -102,7 +100,7 @@ void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_
  * its window as much as so many hold. A lease that ends later stays; a durable one wants copies, too. */
 void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                               int snapshots, bool durable);
-/* What a live sequence was asked to keep, as far as it is stored. */
+/* Leases what the pins of a live sequence ask for, as far as it is stored. */
 void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
                                    const struct hearth_live *live);
 
@@ -110,7 +108,7 @@ void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hear
  * leaf, or a blob of which there is a copy (whatever hangs on its page). */
 bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 
-/* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */
+/* Takes the state away from a page, because it must not be used. A page without children and snapshots is removed. */
 void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);
 /* Removes a snapshot. */
 void hearth_cache_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);

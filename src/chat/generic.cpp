@@ -3,8 +3,8 @@
  * Design. The tools of a request stand at the end of the system text, one JSON object a line; calls are JSON between
  * `<tool_call>` tags, their arguments exactly as the model wrote them; results come back in a user turn between
  * `<tool_response>` tags, those of one round in one turn. Parser and grammar are put together from `common`'s parts:
- * where reasoning stands and how a turn begins is the template's, the rest is ours. A call that is required must be the
- * first thing that is said, or a small model never gets to it.
+ * the template decides where reasoning stands and how a turn begins, this file the rest. A call that is required must
+ * be the first thing that is said, or a small model never gets to it.
  *
  * Invariants. What is printed depends on tools and messages only, not on tool_choice or parallel calls: they may differ
  * from turn to turn, and the prompt must not. */

@@ -27,8 +27,8 @@ struct top_sample {
 };
 
 void hearth_client_top_finish(struct top_sample *sample);
-/* DONE, STOPPED by Ctrl-C, or FAILED after one complaint: the server is not there, does not let us in, or is none of
- * ours. */
+/* DONE, STOPPED by Ctrl-C, or FAILED after one complaint: the server is not there, refuses the key, or is not a
+ * hearth. */
 enum client_outcome hearth_client_top_read(struct hearth_client *client, struct top_sample *out);
 
 /* ---- what is to be seen of it ---- */

@@ -128,7 +128,8 @@ static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_siz
     size_t steps = PROBE_LONG_TOKENS - PROBE_SHORT_TOKENS;
     size_t full_step = (b.full - a.full) / steps, partial_step = (b.partial - a.partial) / steps;
     if (opaque) {
-        /* One blob that grows with the sequence: the average is anybody's guess, an eighth of the context is ours. */
+        /* One blob that grows with the sequence. Its average length is not known: an eighth of the context is assumed.
+         */
         caps->memory_class = HEARTH_ENGINE_OPAQUE;
         caps->snapshot_bytes = b.full + full_step * (llama_n_ctx(llama->ctx) / 8);
     } else if (llama->recurrent) {

@@ -33,7 +33,7 @@ static void poll_backing(struct hearth_service *service, bool admitting) {
 static void take_task(struct hearth_service *service, struct hearth_task *task) {
     task->next = service->tasks;
     service->tasks = task;
-    if (task->request.looks) {
+    if (task->request.locate_only) {
         hearth_task_locate(service, task);
         return;
     }

@@ -129,13 +129,13 @@ struct hearth_request {
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
     bool idle;           /* a prefetch that is computed in idle time only */
-    bool looks;          /* a prefetch of which nothing is done: its receipt says where its state is, and what it would
-                            cost to bring it back */
-    bool joins;          /* another choice of a request that has been taken: it waits however many do */
-    bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A prefetch needs
-                            none: what it came with is given back when it is taken */
-    bool progress;       /* deliver PROGRESS, after batches of the prefill */
-    bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
+    bool locate_only; /* a prefetch of which nothing is computed: its receipt says where its state is, and what it would
+                         cost to bring it back */
+    bool joins;       /* another choice of a request that has been taken: it waits however many do */
+    bool reserved;    /* it has a slot (hearth_service_reserve), and waits however many do. A prefetch needs
+                         none: what it came with is given back when it is taken */
+    bool progress;    /* deliver PROGRESS, after batches of the prefill */
+    bool speculate_off; /* compute one token at a time, whatever the service does otherwise */
     const hearth_token *prompt;
     size_t prompt_tokens;
     /* Positions (token indices into the prompt, ascending) that a later prompt is likely to leave this one at, or to

@@ -1,7 +1,7 @@
 /* What stands at a path is told from its bytes, before a connection is opened: that would carry a log into the file and
  * leave files beside it, and another program's file is never touched.
  *
- * The bytes are read through SQLite's layer for files. close() on a descriptor of our own would end every lock that
+ * The bytes are read through SQLite's layer for files. close() on a descriptor of this file would end every lock that
  * this process has on the file (POSIX), and with them those of its open connections: the next process to close the
  * database would take itself for the last one and delete the log under them.
  * Source: https://www.sqlite.org/howtocorrupt.html, section 2.2
@@ -10,9 +10,9 @@
  * file whatever it is the log of, and deletes what it has no use for. So these are checked, too. A file with a header
  * that does not say WAL is a copy or was recovered, and a log beside it belongs to what stood there before.
  *
- * Ours has our application_id, in the header or in the last copy of the first page that stands in the log beside it: a
- * database is begun in the file and goes on in the log. An empty file (a start that was ended at once leaves one) and a
- * database without a table belong to no program.
+ * A database of hearth has its application_id, in the header or in the last copy of the first page that stands in the
+ * log beside it: a database is begun in the file and goes on in the log. An empty file (a start that was ended at once
+ * leaves one) and a database without a table belong to no program.
  *
  * A log is a head and frames, each a page with numbers of its own:
  *

@@ -11,8 +11,8 @@
 #include <sqlite3.h>
 #include <sys/types.h>
 
-/* The bytes of a database file as they are. A descriptor of our own is no way to them: closing it would end the locks
- * that this process's connections have on the file. Threads: one at a time. */
+/* The bytes of a database file as they are. They are not read through a second descriptor, because closing
+ * that would end the locks that this process's connections have on the file. Threads: one at a time. */
 struct hearth_db_raw {
     sqlite3_file *file;
     const char *name;

@@ -69,7 +69,7 @@ static const char *path_of(const struct hearth_session_store *store) {
     return store->name != NULL ? store->name : ":memory:";
 }
 
-/* Compares the key that the database was begun with; a new database is given ours. */
+/* Compares the key that the database was begun with; a new database is marked with this one. */
 static int check_key(struct hearth_db *db, struct hearth_errmsg *reason) {
     const struct hearth_digest none = {0, 0}, ours = db->seal != NULL ? hearth_seal_mark(db->seal) : none;
     struct hearth_digest theirs = none;
@@ -534,7 +534,7 @@ static bool was_emptied(const struct hearth_session_store *store) {
     return stat(store->path, &file) == 0 && file.st_size == 0 && fstat(store->lock_fd, &lock) == 0 && lock.st_size > 0;
 }
 
-/* Whether the file may be used, and with what we show beside it that we do. */
+/* Checks whether the file may be used, and takes the lock by which other servers see that it is. */
 static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     struct hearth_errmsg reason = {.text = ""};
     if (make_directory(store->path) != HEARTH_OK) {

@@ -3,7 +3,7 @@
  *
  * Every path is resolved relative to one descriptor, so that a handle means the same directory even when that is
  * renamed. The directory itself may be named through links; below it none is followed, neither to a file nor to a
- * directory: unpacking another user's cache must not lead to places of one's own. It is looked at before a path is
+ * directory: an unpacked cache of another user must not lead to files elsewhere. It is looked at before a path is
  * used, which is enough where only the user may write.
  *
  * Several processes come and go here without asking each other. What the code relies on: names appear complete

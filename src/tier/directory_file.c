@@ -162,9 +162,9 @@ static int move_to_bad(struct hearth_directory *directory, const char *from, con
     return rc;
 }
 
-/* Something that is no directory has the name of one of ours in a model (a shard, tmp): out of the way with it. It is
- * looked at once: what another process makes meanwhile is not taken for it. Should two processes want it out of the
- * way, the slower one may move the directory that the faster one has made in its place, and puts that back. */
+/* Moves a file that is no directory, but has the name of one (a shard, tmp), out of the way. It is examined once, so
+ * that what another process makes meanwhile is not taken for it. Where two processes do this, the slower one may move
+ * the directory that the faster one has made in its place; it then puts that back. */
 static void displace(struct hearth_directory *directory, struct hearth_model_id model, const char *name) {
     const struct hearth_directory_path path = hearth_directory_in_model(model, name);
     struct stat st;

@@ -2,8 +2,8 @@
  *
  * One process at a time, by a lock on DIR/lock that the kernel takes from a process that dies. It sees the directory as
  * it is: a walk over all models (about a microsecond per file when the kernel has the names), then the oldest stamps
- * go. A file that was used since the walk is spared, and one that another process removed meanwhile was not removed
- * by us.
+ * go. A file that was used since the walk is spared, and one that another process removed meanwhile is not
+ * counted.
  *
  * What else goes: drafts with writers that are gone (their locks are free), and the directories of models that hold
  * nothing and are held by no server. A server holds a shared lock on its model's directory; here the exclusive one is

@@ -2,7 +2,7 @@
  * threads that do it, are in the files that disk_engine.h lists.
  *
  * Every operation on a file stands on its own, so readers, writer and maintenance thread share nothing but what the
- * lock guards (disk_state.c), and other processes need no word with us.
+ * lock guards (disk_state.c), and processes need not coordinate.
  *
  * Invariant: answers (READ, WRITTEN, DROPPED, REMOVED) never need memory, because the request brings it. */
 #include "tier/disk_engine.h"

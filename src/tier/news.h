@@ -1,4 +1,4 @@
-/* Whether the tiers below one that is made of several have something to tell: a flag with a way to wait for it.
+/* A flag for a tier that is made of several: one of the tiers below has events. With a way to wait for it.
  * Threads: any, but init and finish. */
 #ifndef HEARTH_TIER_NEWS_H
 #define HEARTH_TIER_NEWS_H

@@ -5,9 +5,10 @@
  * row are one turn, as there. A text alone and a list of one text block are the same: clients mark the last messages
  * for caching, which needs a block, and send plain strings once the marks have moved on.
  *
- * Thinking counts when its signature is ours and holds. From elsewhere it is left out, so that a conversation can move
- * here; ours but changed is refused. Where a reply of this server is known, its reasoning comes back anyway. What
- * hosted tools have left in a history is left out: no template prints it. Images and files become notes (content.c).
+ * Thinking counts when this server has signed it and the signature holds. Thinking with another server's signature is
+ * left out, so that a conversation can move here; thinking that was changed is refused. Where a reply of this server is
+ * known, its reasoning comes back anyway. What hosted tools have left in a history is left out: no template prints it.
+ * Images and files become notes (content.c).
  *
  * Messages that say nothing are left out, as if they had not been sent: Claude Code has some that carry only another
  * effort. An assistant's is what a reply was that said nothing; it stays, but for one at the end, which would be

@@ -344,8 +344,8 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
     return append(reader, message);
 }
 
-/* What was summarised comes back as what the user says about it. Of a summary that is not ours, or was made before the
- * secret was lost, the model is told that there was one: the conversation goes on. */
+/* A summary comes back as a message of the user. Where it cannot be opened (another server made it, or the secret was
+ * lost since), the model is told that there was one, so that the conversation can go on. */
 static bool read_compaction(struct item_reader *reader, const json_t *item) {
     const json_t *sealed = hearth_api_json_get(item, "encrypted_content");
     struct hearth_buf text = {0};

@@ -368,7 +368,7 @@ static const struct hearth_dialect look_dialect = {.id_prefix = "state_", .whole
 static bool look_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                        struct hearth_api_error *error) {
     const bool ok = prefetch_parse(job, body, out, error);
-    out->generation.looks = true;
+    out->generation.locate_only = true;
     return ok;
 }
 
