@@ -8,17 +8,15 @@
  * With --keep-thinking the sampled tokens stay in the prompt although the template would leave a part of them out: the
  * prompt is the tokens up to the end of the last reply, and then the text that the template prints behind that reply.
  * To find that text, the reply is rendered once more with a mark in place of its content. */
-#include "api/stored_turns.h"
+#include "api/divergence.h"
 #include "api/rereading.h"
+#include "api/stored_turns.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "sched/step.h"
-#include "api/volatile.h"
-#include "session/diagnose.h"
 #include "session/message_cache.h"
 #include "session/first_values.h"
-#include "session/shared_text.h"
 #include "session/toolsets.h"
 #include "session/transcript.h"
 
@@ -31,17 +29,7 @@ struct hearth_conversation {
     struct hearth_message *begun; /* the message that is to be continued, or NULL */
     size_t prompt_tokens, known_tokens, sampled_tokens;
     int64_t prepare_us;
-    bool forked;
-    struct hearth_transcript_fork fork; /* without `said` */
-    struct hearth_diagnosis diagnosis;
-    const char *role;   /* of the message in which it differs, or NULL */
-    char tool[64];      /* TOOLS: the one in which it differs, or "" */
-    char tool_then[64]; /* the one that stood there, or "" */
-    enum hearth_report_tools tools;
-    struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE, EDITED */
-    size_t line_count;
-    uint32_t fixed_tokens; /* of the prompt, that would be known without them */
-    uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
+    struct hearth_divergence divergence;
 };
 
 /* ---- what lives as long as the API ---- */
@@ -278,183 +266,6 @@ static int make_tokens(const struct hearth_job *job, struct hearth_transcript_pr
     return err;
 }
 
-/* A template that prints the same messages differently does not say which: found by where they stand. */
-static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_request *request,
-                   const struct hearth_chat_prompt *rendered, size_t offset) {
-    size_t *offsets = calloc(request->message_count, sizeof *offsets);
-    if (offsets != NULL) {
-        hearth_chat_locate(request, rendered, offsets);
-        for (size_t i = 0; i < request->message_count; i++) {
-            if (offsets[i] != HEARTH_CHAT_NO_MARK && offsets[i] <= offset) {
-                diagnosis->message = (int32_t)i;
-            }
-        }
-    }
-    free(offsets);
-}
-
-static bool has_tool(const struct hearth_chat_request *request, const char *name) {
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(request->tools, i, tool) {
-        const char *has = hearth_api_tool_name(tool);
-        if (has != NULL && strcmp(has, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Finds which tool stood where the quoted name of another tool begins now, and what became of both. */
-static void find_tool_then(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
-                           const struct hearth_transcript_prompt *prompt, size_t name_at) {
-    const struct hearth_transcript_fork *fork = &conversation->fork;
-    const size_t front = fork->offset - name_at - 1; /* bytes that both names begin with */
-    const char *end = fork->then != NULL ? memchr(fork->then, '"', fork->then_len) : NULL;
-    conversation->tools = HEARTH_REPORT_TOOL_OTHER;
-    if (end == NULL || fork->offset <= name_at) {
-        return;
-    }
-    snprintf(conversation->tool_then, sizeof conversation->tool_then, "%.*s%.*s", (int)front,
-             prompt->text + name_at + 1, (int)(end - fork->then), fork->then);
-    char quoted[70];
-    const int len = snprintf(quoted, sizeof quoted, "\"%s\"", conversation->tool);
-    const bool had = memmem(fork->then, fork->then_len, quoted, (size_t)len) != NULL;
-    const bool has = has_tool(request, conversation->tool_then);
-    conversation->tools = had && has ? HEARTH_REPORT_TOOLS_MOVED
-                          : had      ? HEARTH_REPORT_TOOL_GONE
-                          : has      ? HEARTH_REPORT_TOOL_CAME
-                                     : HEARTH_REPORT_TOOL_OTHER;
-}
-
-/* The earlier prompt goes on with a tool that the request does not have: the last ones have gone. */
-static void find_tool_gone(struct hearth_conversation *conversation, const struct hearth_chat_request *request) {
-    enum { NEAR = 120 };
-    static const char key[] = "\"name\": \"";
-    const struct hearth_transcript_fork *fork = &conversation->fork;
-    const size_t near = fork->then_len < NEAR ? fork->then_len : NEAR;
-    const char *name = fork->then != NULL ? memmem(fork->then, near, key, sizeof key - 1) : NULL;
-    name = name != NULL ? name + sizeof key - 1 : NULL;
-    const char *end = name != NULL ? memchr(name, '"', fork->then_len - (size_t)(name - fork->then)) : NULL;
-    if (end != NULL) {
-        snprintf(conversation->tool_then, sizeof conversation->tool_then, "%.*s", (int)(end - name), name);
-        conversation->tools =
-            has_tool(request, conversation->tool_then) ? HEARTH_REPORT_TOOL_CHANGED : HEARTH_REPORT_TOOL_GONE;
-    }
-}
-
-/* The tool in whose text a byte is: the last one that is named before it. */
-static void find_tool(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
-                      const struct hearth_transcript_prompt *prompt) {
-    const size_t offset = conversation->fork.offset;
-    size_t last = 0, i;
-    bool is_other = false;
-    const json_t *tool;
-    json_array_foreach(request->tools, i, tool) {
-        char quoted[70];
-        const char *name = hearth_api_tool_name(tool);
-        const int len = name != NULL ? snprintf(quoted, sizeof quoted, "\"%s\"", name) : 0;
-        const char *at = prompt->text;
-        while (len > 2 && (size_t)len < sizeof quoted &&
-               (at = memmem(at, prompt->len - (size_t)(at - prompt->text), quoted, (size_t)len)) != NULL &&
-               (size_t)(at - prompt->text) < offset) {
-            if ((size_t)(at - prompt->text) >= last) {
-                last = (size_t)(at - prompt->text);
-                snprintf(conversation->tool, sizeof conversation->tool, "%s", name);
-                is_other = offset < last + (size_t)len;
-            }
-            at++;
-        }
-    }
-    if (is_other && last > 0) {
-        find_tool_then(conversation, request, prompt, last);
-    } else {
-        find_tool_gone(conversation, request);
-    }
-}
-
-static double tokens_before_byte(void *user, size_t offset) {
-    const struct hearth_transcript_fork *fork = user;
-    return hearth_transcript_fork_tokens(fork, fork->reach + offset);
-}
-
-/* The first message that the earlier prompt had no counterpart of: behind the last one that both have, and as many as
- * came there behind that one. */
-static size_t first_new(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
-    enum { NEAR = 64 };
-    const size_t count = prompt->message_count, then = fork->said_count;
-    for (size_t j = 0; j < NEAR && j < count; j++) {
-        for (size_t i = 0; i < NEAR && i < then; i++) {
-            if (hearth_digest_equal(fork->said[then - 1 - i].says, prompt->messages[count - 1 - j]->says)) {
-                return count - j + i;
-            }
-        }
-    }
-    return count;
-}
-
-/* Where the messages begin that are new in any case. The prompt's end, where that cannot be told. */
-static size_t new_begins(const struct hearth_conversation *conversation, const struct hearth_chat_request *request,
-                         const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
-    const struct hearth_transcript_fork *fork = &conversation->fork;
-    const bool can_tell = conversation->diagnosis.own && prompt->prefix_messages == 0;
-    const size_t first = can_tell ? first_new(fork, prompt) : prompt->message_count;
-    size_t *offsets = first < prompt->message_count ? calloc(request->message_count, sizeof *offsets) : NULL;
-    size_t end = prompt->len;
-    if (offsets != NULL) {
-        hearth_chat_locate(request, rendered, offsets);
-        end = offsets[first] < end ? offsets[first] : end; /* NO_MARK is more than any length */
-    }
-    free(offsets);
-    return end > fork->reach ? end : prompt->len;
-}
-
-/* How many tokens the difference costs. */
-static void weigh(struct hearth_conversation *conversation, const struct hearth_transcript_prompt *prompt,
-                  size_t known_end, size_t fixed_bytes) {
-    struct hearth_transcript_fork *fork = &conversation->fork;
-    if (conversation->diagnosis.cause == HEARTH_CAUSE_OTHER || fork->then == NULL) {
-        return;
-    }
-    conversation->saved_tokens = (uint32_t)hearth_shared_text_weighed(
-        fork->then, fork->then_len, prompt->text + fork->reach, known_end - fork->reach, tokens_before_byte, fork);
-    const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
-    if (conversation->line_count > 0 && end > fork->reach) { /* these bytes begin a line or two behind the fork: that is
-                                                                no matter */
-        conversation->fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
-    }
-}
-
-static void diagnose(const struct hearth_job *job, struct hearth_conversation *conversation,
-                     const struct hearth_chat_request *request, const struct hearth_transcript_prompt *prompt,
-                     const struct hearth_chat_prompt *rendered) {
-    struct hearth_transcript_fork *fork = &conversation->fork;
-    struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
-    size_t fixed_bytes = 0;
-    hearth_diagnose(fork, prompt, diagnosis);
-    if (diagnosis->cause == HEARTH_CAUSE_RENDERED && prompt->prefix_messages == 0) {
-        locate(diagnosis, request, rendered, fork->offset);
-    }
-    if (diagnosis->message >= 0 && (size_t)diagnosis->message < request->message_count) {
-        conversation->role = hearth_role_text(request->messages[diagnosis->message]->role);
-    }
-    if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
-        conversation->line_count = hearth_volatile_find(prompt, fork, request, conversation->lines, &fixed_bytes);
-    } else if (diagnosis->cause == HEARTH_CAUSE_EDITED && diagnosis->message >= 0 &&
-               (size_t)diagnosis->message < request->message_count) {
-        conversation->line_count =
-            hearth_volatile_edited(prompt, fork, request->messages[diagnosis->message],
-                                   hearth_transcripts_specials(job->api->transcripts), &conversation->lines[0]);
-    } else if (diagnosis->cause == HEARTH_CAUSE_TOOLS) {
-        find_tool(conversation, request, prompt);
-        if (fork->then != NULL && conversation->tools == HEARTH_REPORT_TOOL_CHANGED) {
-            hearth_volatile_around(prompt, fork, &conversation->lines[0]);
-            conversation->line_count = 1;
-        }
-    }
-    weigh(conversation, prompt, new_begins(conversation, request, prompt, rendered), fixed_bytes);
-}
-
 static void release(struct hearth_api *api, struct hearth_transcript_place *place) {
     if (place != NULL) {
         hearth_transcript_release(api->transcripts, place);
@@ -511,8 +322,6 @@ static bool take_result(const struct hearth_job *job, const struct hearth_transc
     conversation->prompt_tokens = result->tokens.n;
     conversation->known_tokens = result->known_tokens;
     conversation->sampled_tokens = result->sampled_tokens;
-    conversation->forked = result->fork.known;
-    conversation->fork = result->fork;
     if (request->continues) {
         conversation->begun = hearth_message_ref(request->messages[request->message_count - 1]);
     }
@@ -547,14 +356,11 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
         hearth_api_fail_err(error, err, &msg);
     } else if (!take_result(job, &prompt, &rendered, &result, out)) {
         ok = hearth_api_fail_nomem(error);
-    } else if (out->conversation->forked) {
-        diagnose(job, out->conversation, request, &prompt, &rendered);
+    } else if (result.fork.known) {
+        hearth_divergence_find(job, &prompt, &rendered, &result.fork, &out->conversation->divergence);
     }
     hearth_transcript_fork_finish(&result.fork);
     if (out->conversation != NULL) {
-        out->conversation->fork.said = NULL;
-        out->conversation->fork.then = NULL;
-        out->conversation->fork.stretches = NULL;
         out->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
@@ -630,7 +436,7 @@ void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversat
 /* ---- the receipt's part ---- */
 
 const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation) {
-    return conversation != NULL && conversation->forked ? &conversation->diagnosis : NULL;
+    return conversation != NULL && conversation->divergence.known ? &conversation->divergence.diagnosis : NULL;
 }
 
 uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
@@ -648,11 +454,11 @@ void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_re
     if (receipt->reason != HEARTH_REASON_DIVERGED) {
         return;
     }
-    if (conversation == NULL || !conversation->forked) {
+    if (conversation == NULL || !conversation->divergence.known) {
         receipt->reason = receipt->matched_tokens < WORTH_TOKENS ? HEARTH_REASON_COLD : HEARTH_REASON_DIVERGED;
-    } else if (conversation->saved_tokens < WORTH_TOKENS) {
-        const bool begins =
-            conversation->diagnosis.cause == HEARTH_CAUSE_OTHER || hearth_history_replies(&job->resolved.request) == 0;
+    } else if (conversation->divergence.saved_tokens < WORTH_TOKENS) {
+        const bool begins = conversation->divergence.diagnosis.cause == HEARTH_CAUSE_OTHER ||
+                            hearth_history_replies(&job->resolved.request) == 0;
         receipt->reason = begins ? HEARTH_REASON_COLD : HEARTH_REASON_EXTENDED;
     }
 }
@@ -667,26 +473,7 @@ uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversat
 
 bool hearth_conversation_report(const struct hearth_conversation *conversation,
                                 struct hearth_report_divergence *divergence) {
-    if (conversation == NULL || !conversation->forked) {
-        return false;
-    }
-    *divergence = (struct hearth_report_divergence){
-        .cause = conversation->diagnosis.cause,
-        .token = conversation->fork.token,
-        .message = conversation->diagnosis.message,
-        .field = conversation->diagnosis.field,
-        .role = conversation->role,
-        .tool = conversation->tool[0] != '\0' ? conversation->tool : NULL,
-        .tool_then = conversation->tool_then[0] != '\0' ? conversation->tool_then : NULL,
-        .tools = conversation->tools,
-        .own = conversation->diagnosis.own,
-        .lines = conversation->lines,
-        .line_count = conversation->line_count,
-        .fixed_tokens = conversation->fixed_tokens,
-        .before = conversation->fork.before,
-        .after = conversation->fork.after,
-        .saved_tokens = conversation->saved_tokens};
-    return true;
+    return conversation != NULL && hearth_divergence_report(&conversation->divergence, divergence);
 }
 
 bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {

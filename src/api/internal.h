@@ -16,6 +16,7 @@
  *     tool_changes.c      tools that have changed         format.c             structured output, reasoning
  *     messages.c          JSON to messages                content.c            what is no text, as a note
  *     history.c           messages to prompts             rereading.c          earlier replies, parsed again
+ *     divergence.c        where a prompt left another one volatile.c           lines that change with every request
  *     breakpoints.c       what of a prompt is kept longer prompt.c             lengths of prompts
  *     template_probe.c    what the template does          output_constraint.c  what a reply must look like
  *     script.c            replies written beforehand      idle.c               what is computed ahead of a turn
@@ -533,14 +534,15 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
 
-/* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there. */
-uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation); /* of these, of replies */
+/* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there; and
+ * how many of these were sampled. `conversation` may be NULL. */
+uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
+uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation);
 /* Corrects a receipt's reason: the cache says `diverged` for every prompt that leaves a stored one. If nothing worth
  * having is left behind, a new conversation becomes `cold` and a continued one `extended`. */
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt);
 /* Replies that the history of a request has, of this server or not. */
 uint32_t hearth_history_replies(const struct hearth_chat_request *request);
-uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
 /* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the
  * conversation's, which may be NULL. */
 bool hearth_conversation_report(const struct hearth_conversation *conversation,
