@@ -21,17 +21,16 @@
 #define PREFETCH_ALONE_US 200000.0
 #define IDLE_US 50000.0 /* a request that arrives waits for half of that, on average */
 
-/* A batch that only prefills is halved when it takes longer than half a second, and doubled again when four of its kind
- * would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it never happens.
- * Several in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the
- * next. Batches of 128 tokens are as fast per token as those of 512 (measured on two cores with models of 30 to 270
- * million parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
+/* A batch that only prefills is halved when it takes longer than half a second, and as large as may be again when four
+ * of its kind would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it
+ * never happens. Several in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from
+ * one time to the next. Batches of 128 tokens are as fast per token as those of 512 (measured on two cores with models
+ * of 30 to 270 million parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
 #define ALONE_SLOW_US 500000
 #define ALONE_FAST_US 125000
 #define ALONE_SLOW_COUNT 2
 #define ALONE_FAST_COUNT 16
 #define ALONE_MIN_TOKENS 128
-#define ALONE_MOST_TOKENS 256 /* twice as many are a whole batch of most engines: as many as may be */
 
 static int slot_of(int32_t tokens) {
     if (tokens <= EXACT_SIZES) {
@@ -61,7 +60,7 @@ static void learn_alone(struct hearth_pace *pace, int32_t tokens, int64_t us) {
     if (pace->slow >= ALONE_SLOW_COUNT && (size == 0 || half < size)) {
         size = half;
     } else if (pace->fast >= ALONE_FAST_COUNT && size > 0) {
-        size = size < ALONE_MOST_TOKENS ? size * 2 : 0;
+        size = 0;
     }
     if (size == pace->alone_tokens) {
         return;
