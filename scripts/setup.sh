@@ -73,6 +73,7 @@ if [ "${1:-}" = servers ]; then
     need haproxy has haproxy
     need prometheus has promtool
     need postgresql postgres_there
+    need pgbouncer has pgbouncer
 fi
 
 [ -n "$missing" ] || exit 0

@@ -14,6 +14,9 @@
  * with its first use on a connection, with the types of its arguments. Arguments and results are binary. A result is
  * held whole until its statement is reset.
  *
+ * Locks of a session, and prepared statements, need a connection that is the same server process from one transaction
+ * to the next. A pool that lends one for a transaction only is found by asking through it twice at once, and refused.
+ *
  * The schema holds a table of one row, which says which kind of database it is and how many steps were taken. Steps are
  * transactions under the writer's lock, as the first one is. */
 #include "session/db_pg.h"
@@ -37,6 +40,8 @@ enum {
     LATER_MS = 5000,         /* the server's own limit comes first */
     RETRY_US = 500000,       /* a server that cannot be reached is not asked again before */
     RETRY_SLOW_US = 5000000, /* one that does not even refuse */
+    POOL_US = 1000000,       /* a pool that lends for longer lets the second connection wait */
+    POOL_TRIES = 3,          /* another client may have what was just given back */
 };
 
 struct hearth_db_server {
@@ -45,6 +50,7 @@ struct hearth_db_server {
     int64_t changes;
     int64_t not_before_us; /* after a failure */
     int why;               /* its code */
+    bool pool_is_checked;
     bool prepared[HEARTH_DB_STATEMENTS_MAX];
     struct {
         PGresult *result;
@@ -111,15 +117,28 @@ static int code_of_state(const char *state) {
     return HEARTH_DB_OTHER;
 }
 
-/* The first line of what was said. */
-static void keep_reason(struct hearth_db *db, const char *text) {
+/* The first line of what was said, and what to do about it. `state` may be NULL. */
+static void keep_reason(struct hearth_db *db, const char *text, const char *state) {
+    static const struct {
+        const char *begins, *words;
+    } advice[] = {
+        {"28",
+         "user, password and certificates are those of the URL, of ~/.pgpass or PGPASSFILE, and of PGSSLROOTCERT"},
+        {"3D000", "createdb makes it"},
+        {"42501", "the user needs CREATE on the database, or has to own the schemas hearth and hearth_transcripts"},
+        {"25006", "a standby, or a user that only reads: give the address of the primary"},
+        {"53300", "a box holds up to five"}};
+    const char *words = NULL;
+    for (size_t i = 0; state != NULL && i < sizeof advice / sizeof advice[0]; i++) {
+        words = strncmp(state, advice[i].begins, strlen(advice[i].begins)) == 0 ? advice[i].words : words;
+    }
     const int len = (int)strcspn(text, "\n");
-    (void)hearth_fail(&db->said, HEARTH_ERR_STORE, "%.*s", len, text);
+    (void)hearth_fail(&db->said, HEARTH_ERR_STORE, words != NULL ? "%.*s (%s)" : "%.*s", len, text, words);
 }
 
 /* Closes a connection that cannot be used any more. */
 static int lose(struct hearth_db *db, int code, const char *text) {
-    keep_reason(db, text);
+    keep_reason(db, text, NULL);
     hearth_db_close(db);
     return code;
 }
@@ -129,7 +148,7 @@ static int fail_result(struct hearth_db *db, PGresult *result) {
     const char *text = result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : NULL;
     const char *state = result != NULL ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
     int code = state != NULL ? code_of_state(state) : HEARTH_DB_OTHER;
-    keep_reason(db, text != NULL ? text : PQerrorMessage(db->pg->conn));
+    keep_reason(db, text != NULL ? text : PQerrorMessage(db->pg->conn), state);
     PQclear(result);
     if (PQstatus(db->pg->conn) != CONNECTION_OK) {
         code = HEARTH_DB_LOST;
@@ -444,9 +463,9 @@ static const char *find_state(const char *text) {
     return NULL;
 }
 
-/* Why a server refuses connections. libpq tells a SQLSTATE only of one that is verbose from the beginning, which a
- * second attempt is. */
-static int code_of_refusal(const char *const *keys, const char *const *values) {
+/* Why a server refuses connections; its SQLSTATE. libpq tells that only of one that is verbose from the beginning,
+ * which a second attempt is. */
+static int code_of_refusal(const char *const *keys, const char *const *values, char sqlstate[6]) {
     const int64_t until_us = hearth_clock_us() + (int64_t)CONNECT_S * 1000000;
     PGconn *conn = PQconnectStartParams(keys, values, 1);
     PostgresPollingStatusType next = PGRES_POLLING_WRITING;
@@ -466,21 +485,24 @@ static int code_of_refusal(const char *const *keys, const char *const *values) {
     const bool ours = PQconnectionNeedsPassword(conn) != 0 || strstr(text, "certificate") != NULL ||
                       strstr(text, "does not support SSL") != NULL;
     const int code = state != NULL ? code_of_state(state) : ours ? HEARTH_DB_REFUSED : HEARTH_DB_LOST;
+    snprintf(sqlstate, 6, "%.5s", state != NULL ? state : ours ? "28000" : "");
     PQfinish(conn);
     return code == HEARTH_DB_REFUSED ? code : HEARTH_DB_LOST;
 }
 
+static const char *const connect_keys[] = {
+    "connect_timeout", "keepalives_idle",           "keepalives_interval", "keepalives_count",
+    "dbname",          "fallback_application_name", "client_encoding",     NULL};
+
 static int connect_to(struct hearth_db *db) {
-    char seconds[16];
-    const char *keys[] = {"connect_timeout", "keepalives_idle",           "keepalives_interval", "keepalives_count",
-                          "dbname",          "fallback_application_name", "client_encoding",     NULL};
+    char seconds[16], sqlstate[6] = "";
     const char *values[] = {seconds, "10", "5", "3", db->path, "hearth", "UTF8", NULL};
     const int64_t began_us = hearth_clock_us();
     if (began_us < db->pg->not_before_us) {
         return db->pg->why; /* `said` is of the last attempt, too */
     }
     snprintf(seconds, sizeof seconds, "%d", CONNECT_S);
-    db->pg->conn = PQconnectdbParams(keys, values, 1);
+    db->pg->conn = PQconnectdbParams(connect_keys, values, 1);
     if (db->pg->conn == NULL) {
         return HEARTH_DB_NO_MEMORY;
     }
@@ -493,8 +515,49 @@ static int connect_to(struct hearth_db *db) {
     const int64_t now_us = hearth_clock_us();
     const bool slow = now_us - began_us > RETRY_US;
     db->pg->not_before_us = now_us + (slow ? RETRY_SLOW_US : RETRY_US);
-    db->pg->why = slow ? HEARTH_DB_SLOW : code_of_refusal(keys, values);
-    return lose(db, db->pg->why, PQerrorMessage(db->pg->conn));
+    db->pg->why = slow ? HEARTH_DB_SLOW : code_of_refusal(connect_keys, values, sqlstate);
+    keep_reason(db, PQerrorMessage(db->pg->conn), sqlstate);
+    hearth_db_close(db);
+    return db->pg->why;
+}
+
+/* The server process behind a second connection; 0: it is not lent one in time. */
+static int64_t ask_process(PGconn *conn) {
+    const int64_t until_us = hearth_clock_us() + POOL_US;
+    bool sent = PQsendQueryParams(conn, "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 1) != 0;
+    while (sent && PQisBusy(conn) != 0) {
+        struct pollfd at = {.fd = PQsocket(conn), .events = POLLIN};
+        const int64_t left_us = until_us - hearth_clock_us();
+        sent = left_us > 0 && poll(&at, 1, (int)(left_us / 1000) + 1) > 0 && PQconsumeInput(conn) != 0;
+    }
+    PGresult *result = sent ? PQgetResult(conn) : NULL;
+    const int64_t process = result != NULL && PQntuples(result) > 0 ? number_at(result, 0, 0) : 0;
+    PQclear(result);
+    for (; sent && result != NULL; PQclear(result)) { /* until it may be asked again */
+        result = PQgetResult(conn);
+    }
+    return process;
+}
+
+/* A pool tells of other processes than it lends. */
+static int check_pool(struct hearth_db *db) {
+    const char *values[] = {"3", "10", "5", "3", db->path, "hearth", "UTF8", NULL};
+    int64_t process = 0, other = 0;
+    int code = read_number(db, "SELECT pg_backend_pid()", &process);
+    if (code != HEARTH_DB_OK || db->pg->pool_is_checked || process == PQbackendPID(db->pg->conn)) {
+        return code;
+    }
+    PGconn *second = PQconnectdbParams(connect_keys, values, 1);
+    for (int i = 0; i < POOL_TRIES && PQstatus(second) == CONNECTION_OK && other != process; i++) {
+        other = ask_process(second);
+    }
+    PQfinish(second);
+    db->pg->pool_is_checked = true;
+    return other != process
+               ? code
+               : lose(db, HEARTH_DB_REFUSED,
+                      "a pool stands in between that lends connections for a transaction, which loses locks "
+                      "(PgBouncer: pool_mode = session)");
 }
 
 static int apply_settings(struct hearth_db *db) {
@@ -530,10 +593,20 @@ static int find_version(struct hearth_db *db, int64_t *version) {
 
 static int make_schema(struct hearth_db *db) {
     char sql[256];
+    int64_t there = 0;
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = '%s'", db->kind->schema);
+    int code = read_number(db, sql, &there);
+    if (code == HEARTH_DB_OK && there == 0) { /* IF NOT EXISTS asks for the right to make it, also where it is there */
+        snprintf(sql, sizeof sql, "CREATE SCHEMA %s", db->kind->schema);
+        code = exec(db, sql);
+    }
+    if (code != HEARTH_DB_OK) {
+        return code;
+    }
     snprintf(sql, sizeof sql,
-             "CREATE SCHEMA IF NOT EXISTS %s; CREATE TABLE steps (application BIGINT NOT NULL, taken BIGINT NOT NULL);"
+             "CREATE TABLE steps (application BIGINT NOT NULL, taken BIGINT NOT NULL);"
              "INSERT INTO steps VALUES (%d, 0)",
-             db->kind->schema, db->kind->application);
+             db->kind->application);
     return exec(db, sql);
 }
 
@@ -568,6 +641,7 @@ static int open_server(struct hearth_db *db, struct hearth_errmsg *reason) {
     atomic_store(&db->asked_us, hearth_clock_us());
     int code = connect_to(db);
     atomic_store(&db->asked_us, 0);
+    code = code == HEARTH_DB_OK ? check_pool(db) : code;
     code = code == HEARTH_DB_OK ? apply_settings(db) : code;
     code = code == HEARTH_DB_OK ? find_version(db, &version) : code;
     while (code == HEARTH_DB_OK && version < db->kind->server_version) {

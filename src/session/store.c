@@ -175,12 +175,6 @@ static int open_conn(struct hearth_session_store *store, struct hearth_db *db, s
                            "move that away, and the file with -shm",
                            path_of(store));
     }
-    if (err != HEARTH_OK && db->code == HEARTH_DB_REFUSED) {
-        return hearth_fail(msg, err,
-                           "%s: %s (user, password and certificates are those of the URL, of ~/.pgpass or PGPASSFILE, "
-                           "and of PGSSLROOTCERT)",
-                           path_of(store), reason.text);
-    }
     return err == HEARTH_OK              ? err
            : db->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
                                          : hearth_fail(msg, err, "%s: %s", path_of(store), reason.text);

@@ -78,6 +78,7 @@ struct cluster {
     int16_t slots[SLOTS];                    /* -1: no node is known */
     int16_t asks[SLOTS];                     /* the node that a slot is on its way to; -1: none was told of */
     char told_of[HEARTH_REMOTE_WHERE_BYTES]; /* a node that is to be added; "": none */
+    char why[160];                           /* why no map was had; "": one was */
     bool stop, stale, looked;
     struct hearth_news news;
     /* the engine's */
@@ -219,8 +220,17 @@ static bool look_at(struct cluster *cluster, const char *where, struct cluster_l
     look->asked = where;
     look->any = false;
     memset(look->slots, 0xff, sizeof look->slots);
-    const bool good = url && hearth_remote_list_open(url, cluster->ca_file, &list, &msg) == HEARTH_OK &&
-                      hearth_remote_list_slots(list, take_range, look) == HEARTH_OK && look->any;
+    const bool there = url && hearth_remote_list_open(url, cluster->ca_file, &list, &msg) == HEARTH_OK;
+    const bool told = there && hearth_remote_list_slots(list, take_range, look) == HEARTH_OK, good = told && look->any;
+    (void)pthread_mutex_lock(&cluster->lock);
+    (void)snprintf(cluster->why, sizeof cluster->why, "%.150s",
+                   good                                                   ? ""
+                   : !url                                                 ? "out of memory"
+                   : !there                                               ? msg.text
+                   : told                                                 ? "no node has slots yet"
+                   : strstr(hearth_remote_list_trouble(list), "disabled") ? "it is no cluster (give one address)"
+                                                                          : hearth_remote_list_trouble(list));
+    (void)pthread_mutex_unlock(&cluster->lock);
     hearth_remote_list_close(list);
     free(url);
     return good;
@@ -272,9 +282,9 @@ static void add_up(struct cluster *cluster, struct hearth_backing_stats *sum) {
             has[cluster->slots[i]] = any = true;
         }
     }
-    (void)pthread_mutex_unlock(&cluster->lock);
     *sum = (struct hearth_backing_stats){.scanned = true, .failing = !any};
-    (void)snprintf(sum->trouble, sizeof sum->trouble, "%s", any ? "" : "no node says which of them has what");
+    (void)snprintf(sum->trouble, sizeof sum->trouble, "%s", any ? "" : cluster->why);
+    (void)pthread_mutex_unlock(&cluster->lock);
     for (size_t i = 0; i < n; i++) {
         struct hearth_backing_stats stats;
         tiers[i]->ops->stats(tiers[i], &stats);

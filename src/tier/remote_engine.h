@@ -171,7 +171,8 @@ struct remote {
     struct hearth_lru known;      /* by name */
     struct hearth_table known_at; /* the same by base */
     struct hearth_backing_stats stats;
-    bool write_failing; /* the store refuses writes: full, or a read-only replica */
+    bool write_failing;    /* the store refuses writes: full, or a read-only replica */
+    unsigned read_failing; /* it refuses to be read: bits of 1 << remote_op_kind */
     int64_t write_retry_us;
     uint64_t ticket; /* of the newest seek */
 };
@@ -222,6 +223,11 @@ void hearth_remote_op_end(struct remote_op *op);
 bool hearth_remote_moved(struct remote_op *op, const char *error);
 /* Gives an operation that has moved, and is in no list, to the node that has its block. False: it stays. */
 bool hearth_remote_pass(struct remote_op *op);
+
+/* The store answers, and refuses: /health says so until what it refused succeeds. A refused write is tried again after
+ * REMOTE_REFUSED_US. Any thread, without the lock. */
+void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, const char *error);
+void hearth_remote_works(struct remote *remote, enum remote_op_kind kind);
 
 /* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
 void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);

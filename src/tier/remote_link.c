@@ -188,9 +188,52 @@ static bool tell_cluster(const struct remote *remote) {
     return cluster != NULL;
 }
 
-/* The connection is over; `trouble` is for people. */
-static void down(struct remote_link *link, const char *trouble) {
+/* What a store says, and what to do about it; with `alone` that is said in place of it. */
+static void explain(const char *said, char out[160]) {
+    static const struct {
+        const char *begins, *words;
+        bool alone;
+    } REPLIES[] = {
+        {"OOM", "it is full and evicts nothing (raise its maxmemory, or set its maxmemory-policy to allkeys-lru)",
+         true},
+        {"READONLY", "it is a read-only replica (give the primary's address)", true},
+        {"MASTERDOWN", "it is a replica that has lost its primary (give the primary's address)", true},
+        {"MOVED ", "it is a node of a cluster (give several of its hosts, with commas between them)", true},
+        {"ASK ", "it is a node of a cluster (give several of its hosts, with commas between them)", true},
+        {"ERR unknown command", "it does not know what a store does (a Sentinel? give the address of what it watches)",
+         true},
+        {"NOAUTH", "the password stands in --kv-remote", false},
+        {"WRONGPASS", "the password stands in --kv-remote", false},
+        {"ERR AUTH", "it has no password: leave it out of --kv-remote", false},
+        {"ERR DB index", "the number behind the port in --kv-remote", false},
+        {"NOPERM", "docs/cluster.md says what its user needs", false},
+        {"Protocol error", "is there a Redis or Valkey at this port?", false},
+    };
+    (void)snprintf(out, 160, "%s", said);
+    for (size_t i = 0; i < sizeof REPLIES / sizeof *REPLIES; i++) {
+        if (strncmp(said, REPLIES[i].begins, strlen(REPLIES[i].begins)) == 0) {
+            (void)snprintf(out, 160, REPLIES[i].alone ? "%.0s%s" : "%.100s (%s)", said, REPLIES[i].words);
+        }
+    }
+}
+
+/* A handshake that ended without an answer: one side may speak TLS, and the other not. */
+static void explain_silence(const struct remote_link *link, const char *said, char out[160]) {
+    const bool tls = link->remote->address.tls, refused = strstr(said, "refused") != NULL,
+               silent = strncmp(said, "no answer", 9) == 0, cut = strstr(said, "reset") || strstr(said, "closed");
+    explain(said, out);
+    if (link->state == REMOTE_CONNECTING && !refused && (tls ? silent || cut : cut)) {
+        (void)snprintf(out, 160, "%.80s (%s)", said,
+                       tls ? "without TLS at this port the address begins with redis://"
+                           : "with TLS at this port the address begins with rediss://");
+    }
+}
+
+/* The connection is over. */
+static void down(struct remote_link *link, const char *said) {
     struct remote *remote = link->remote;
+    char trouble[160];
+    explain_silence(link, said, trouble);
     const int64_t now_us = hearth_clock_us();
     link->context = NULL;
     link->want_read = link->want_write = link->more = false;
@@ -211,6 +254,47 @@ static void down(struct remote_link *link, const char *trouble) {
                             "remote: %s: %s; this box computes and keeps its state by itself, the store is tried "
                             "again by itself",
                             remote->address.label, trouble);
+    }
+}
+
+void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, const char *error) {
+    const bool reads = kind == REMOTE_SEEK || kind == REMOTE_GET;
+    char trouble[160];
+    explain(error, trouble);
+    (void)pthread_mutex_lock(&remote->lock);
+    const bool told = !reads && remote->read_failing;
+    remote->stats.failing = true;
+    if (reads) {
+        remote->read_failing |= 1u << kind;
+    } else {
+        remote->write_failing = true;
+        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US;
+    }
+    if (!told) {
+        memcpy(remote->stats.trouble, trouble, sizeof trouble);
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (!tell_cluster(remote) && !told) {
+        hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s %s: %s; %s", remote->address.label,
+                            reads ? "cannot be read" : "takes no new state", trouble,
+                            reads ? "this box computes what it would have had from there" : "what it has is read");
+    }
+}
+
+void hearth_remote_works(struct remote *remote, enum remote_op_kind kind) {
+    const bool reads = kind == REMOTE_SEEK || kind == REMOTE_GET;
+    (void)pthread_mutex_lock(&remote->lock);
+    const bool again = reads ? remote->read_failing & 1u << kind : remote->write_failing;
+    remote->read_failing &= reads ? ~(1u << kind) : ~0u;
+    remote->write_failing = remote->write_failing && reads;
+    const bool well = again && !remote->read_failing && !remote->write_failing;
+    if (well) {
+        remote->stats.failing = remote->reader.state != REMOTE_UP || remote->writer.state != REMOTE_UP;
+        remote->stats.trouble[0] = '\0';
+    }
+    (void)pthread_mutex_unlock(&remote->lock);
+    if (well && !tell_cluster(remote)) {
+        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
     }
 }
 
@@ -278,7 +362,8 @@ static void up(struct remote_link *link) {
     (void)pthread_mutex_lock(&remote->lock);
     link->state = REMOTE_UP;
     link->tried = true;
-    const bool all = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP && !remote->write_failing;
+    const bool all = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP && !remote->write_failing &&
+                     !remote->read_failing;
     if (all) {
         remote->stats.failing = false;
         remote->stats.trouble[0] = '\0';
@@ -298,8 +383,7 @@ static bool handshake_good(struct remote_link *link, redisAsyncContext *context,
     }
     link->heard_us = hearth_clock_us();
     if (link->context == context && reply->type == REDIS_REPLY_ERROR) {
-        const bool password = strncmp(reply->str, "NOAUTH", 6) == 0 || strncmp(reply->str, "WRONGPASS", 9) == 0;
-        fail(link, "%s%s", reply->str, password ? " (the password stands in --kv-remote)" : "");
+        fail(link, "%s", reply->str);
     }
     return link->context == context;
 }

@@ -80,8 +80,10 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
         return;
     }
     if (reply->type == REDIS_REPLY_ERROR) { /* it may be there all the same */
+        if (!hearth_remote_moved(op, reply->str) && !op->lost) {
+            hearth_remote_refused(op->link->remote, REMOTE_GET, reply->str);
+        }
         op->lost = true;
-        (void)hearth_remote_moved(op, reply->str);
         return;
     }
     /* What came of one value is bounded by what was asked for: a store that says more is not believed. */
@@ -150,6 +152,7 @@ static void get_end(struct remote_op *op) {
         remote->stats.read++;
         remote->stats.read_bytes += bytes;
         (void)pthread_mutex_unlock(&remote->lock);
+        hearth_remote_works(remote, REMOTE_GET);
     }
 }
 
@@ -163,6 +166,8 @@ static void end(struct remote_op *op) {
     }
     if (op->kind == REMOTE_GET) {
         get_end(op);
+    } else if (!op->lost && !op->answer.event.elsewhere) {
+        hearth_remote_works(op->link->remote, REMOTE_SEEK);
     }
     hearth_remote_seek_destroy(op->seek);
     op->seek = NULL;

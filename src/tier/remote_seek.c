@@ -271,7 +271,10 @@ void hearth_remote_seek_reply(struct remote_op *op, const redisReply *reply) {
         go_on(op);
         return;
     }
-    if (reply->type != REDIS_REPLY_ARRAY) { /* an error, for one: nothing is known of what is there */
+    if (reply->type == REDIS_REPLY_ERROR && !op->lost) {
+        hearth_remote_refused(op->link->remote, REMOTE_SEEK, reply->str);
+    }
+    if (reply->type != REDIS_REPLY_ARRAY) { /* nothing is known of what is there */
         op->lost = true;
         return;
     }

@@ -16,7 +16,6 @@
 #include "tier/remote_engine.h"
 
 #include "base/clock.h"
-#include "base/health.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -177,16 +176,8 @@ static void note_written(struct remote_op *op) {
         remote->stats.written++;
         remote->stats.written_bytes += len + op->header.len;
     }
-    const bool works_again = remote->write_failing;
-    remote->write_failing = false;
-    if (works_again) {
-        remote->stats.failing = remote->reader.state != REMOTE_UP;
-        remote->stats.trouble[0] = '\0';
-    }
     (void)pthread_mutex_unlock(&remote->lock);
-    if (works_again && !remote->params.cluster) {
-        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
-    }
+    hearth_remote_works(remote, REMOTE_PUT);
 }
 
 /* Everything that was sent is answered. True: the operation goes on. */
@@ -296,38 +287,12 @@ static void begin(struct remote_op *op) {
     go_on(op);
 }
 
-/* The store answers, and refuses. */
-static void refused(struct remote_op *op, const char *text) {
-    struct remote *remote = op->link->remote;
-    if (hearth_remote_moved(op, text)) {
-        return;
-    }
-    const bool full = strncmp(text, "OOM", 3) == 0, replica = strncmp(text, "READONLY", 8) == 0,
-               node = strncmp(text, "MOVED ", 6) == 0;
-    (void)pthread_mutex_lock(&remote->lock);
-    remote->write_failing = remote->stats.failing = true;
-    remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US;
-    (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s",
-                   full      ? "it is full and evicts nothing (set its maxmemory-policy to allkeys-lru)"
-                   : replica ? "it is a read-only replica (give the primary's address)"
-                   : node    ? "it is a node of a cluster (give several of its hosts, with commas between them)"
-                             : text);
-    char trouble[sizeof remote->stats.trouble];
-    memcpy(trouble, remote->stats.trouble, sizeof trouble);
-    (void)pthread_mutex_unlock(&remote->lock);
-    const struct hearth_remote_cluster *cluster = remote->params.cluster;
-    if (cluster) {
-        cluster->changed(cluster->user, NULL, remote->address.host);
-        return;
-    }
-    hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s takes no new state: %s; what it has is read",
-                        remote->address.label, trouble);
-}
-
 static void take_reply(struct remote_op *op, const redisReply *reply) {
     if (reply && reply->type == REDIS_REPLY_ERROR) {
+        if (!hearth_remote_moved(op, reply->str) && !op->lost) {
+            hearth_remote_refused(op->link->remote, op->kind, reply->str);
+        }
         op->lost = true;
-        refused(op, reply->str);
     } else if (reply && op->kind == REMOTE_PUT && op->step == 0) {
         op->missing = op->missing || reply->type != REDIS_REPLY_INTEGER || reply->integer != 1;
     }

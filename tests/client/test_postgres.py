@@ -240,10 +240,18 @@ def test_what_no_waiting_mends_ends_the_start(tmp_path):
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     with Postgres(password=SECRET) as own:
-        for url in (own.url().replace("not", "but"), own.url(password=False), own.url("missing"),
-                    own.url().replace("hearth:", "stranger:"), own.url() + "?sslmode=require"):
+        for role in ("poor", "owner"):
+            own.sql(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'")
+        for url, told in [(own.url().replace("not", "but"), "~/.pgpass"), (own.url(password=False), "~/.pgpass"),
+                          (own.url("missing"), "createdb"), (own.url().replace("hearth:", "stranger:"), "~/.pgpass"),
+                          (own.url() + "?sslmode=require", "~/.pgpass"),
+                          (own.url().replace("hearth:", "poor:"), "needs CREATE on the database")]:
             said = refuses(url)
-            assert "--session-db: postgresql://" in said and "~/.pgpass" in said and SECRET not in said, said
+            assert "--session-db: postgresql://" in said and told in said and SECRET not in said, said
+        own.database("owned")  # schemas that were made for it are enough
+        own.sql("CREATE SCHEMA hearth AUTHORIZATION owner; CREATE SCHEMA hearth_transcripts AUTHORIZATION owner", "owned")
+        with box(own.url("owned").replace("hearth:", "owner:")) as running:
+            assert respond(running, "Hello.")["id"] and reasons(running) == {}
         with box(own.url()):
             pass
         assert "not encrypted" in refuses(own.url(), "--kv-key", str(key))

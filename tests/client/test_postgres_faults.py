@@ -8,6 +8,8 @@ import contextlib
 import http.client
 import os
 import random
+import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -16,6 +18,7 @@ import pytest
 
 import store as redis
 from boxes import box, fails, kill_in_mid_stream, refuses, respond, status_of, two
+from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
 from ondisk import reasons, wait_until
@@ -105,6 +108,37 @@ def test_a_full_database_is_read(own):
         own.sql("DROP TRIGGER full_disk ON hearth.turns")
         assert status_of(running, "And?", previous_response_id=answer["id"]) == 200
         wait_until(lambda: "session_disk" not in reasons(running), "it is well again")
+
+
+@pytest.mark.skipif(not shutil.which("pgbouncer"), reason="PgBouncer is not installed")
+def test_a_pool_of_transactions_is_refused(own, tmp_path):
+    """PgBouncer in its mode `session` is as good as the server; in `transaction` locks would be lost."""
+    def pool(mode):
+        port = servers.free_port()
+        (tmp_path / mode).write_text(f"[databases]\npostgres = host=127.0.0.1 port={own.port} user=hearth\n[pgbouncer]\n"
+                                     f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+                                     f"pool_mode = {mode}\nuser = nobody\n")
+        running = subprocess.Popen(["pgbouncer", str(tmp_path / mode)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   preexec_fn=servers._die_with_parent)
+        stack.callback(running.wait)
+        stack.callback(running.kill)
+        wait_until(lambda: is_open(port), "it listens")
+        return at(port)
+
+    def is_open(port):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+
+    with contextlib.ExitStack() as stack:
+        assert "pool_mode = session" in refuses(pool("transaction"))
+        with box(pool("session")) as running:
+            assert respond(running, "Hello.")["id"] and reasons(running) == {}
+
+
+def test_a_standby_is_told(own):
+    with contextlib.closing(own.standby()) as other, box(at(other.port)) as running:
+        assert "address of the primary" in reasons(running)["session_db"]
+        assert running.client.post("/v1/chat/completions", HI)["choices"]
 
 
 # ---------------------------------------------------------------------------------------------------- another server, TLS

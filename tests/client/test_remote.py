@@ -176,7 +176,7 @@ def test_a_store_that_is_not_there(tmp_path):
     with Store(tmp_path) as store:
         store.kill()
         with box(store) as running:
-            assert "again by itself" in reasons(running)["kv_remote"]
+            assert "refused" in reasons(running)["kv_remote"] and "again by itself" in reasons(running)["kv_remote"]
             talk = Talk("nobody", system_words=600)
             served(running, talk)
             store.start()
@@ -266,6 +266,51 @@ def test_a_wrong_password(tmp_path, user):
             told = reasons(running)["kv_remote"]
             assert "password stands in --kv-remote" in told and "guess" not in running.log()
             served(running, Talk("password"))
+
+
+def test_a_wrong_scheme_or_server_is_told(tmp_path):
+    def told(url, *flags):
+        with serve("--engine", "sim", "-c", "4096", "--kv-disk", "0", "--kv-remote", url, "--kv-remote-timeout", "200", *flags) as running:
+            served(running, Talk("scheme", system_words=60))
+            log = [line for line in running.log().splitlines() if "remote: redis" in line or "remote: a node" in line]
+            assert len(log) == 1, log
+            return reasons(running)["kv_remote"]
+
+    pair = certificate(tmp_path)
+    with Store(tmp_path) as plain:
+        assert "begins with redis://" in told(plain.url("rediss"))
+        assert "no cluster (give one address)" in told(f"{plain.url()},127.0.0.1:{plain.port}")
+        assert "leave it out" in told(f"redis://:guess@127.0.0.1:{plain.port}")
+    with Store(tmp_path, pair=pair) as encrypted:
+        assert "begins with rediss://" in told(encrypted.url())
+    with FakeStore(lambda words: b"-ERR unknown command '%b', with args beginning with: '%b'\r\n" % tuple(words[:2])) as sentinel:
+        assert "Sentinel" in told(sentinel.url)
+
+
+def test_a_user_with_too_few_rights(store):
+    """What it must not do is told until it may; with the rights of docs/cluster.md it may do all."""
+    store.ask("ACL", "SETUSER", "hearth", "on", ">secret", "~hearth:*", "+@all", "-get")
+    running_flags = ("--kv-disk", "0", "--kv-min-tokens", "0")
+    url, talks = f"redis://hearth:secret@127.0.0.1:{store.port}", [Talk(name, system_words=600) for name in ("rights", "more")]
+    with box(store, *running_flags) as first:
+        for talk in talks:
+            served(first, talk)
+        wait_written(first)
+    with serve(*model_flags("sim"), "-c", "8192", "--kv-remote", url, *running_flags) as running:
+        request(running.client, talks[0].messages[:-1])
+        assert "cannot be read: NOPERM" in reasons(running)["kv_remote"] and "docs/cluster.md" in reasons(running)["kv_remote"]
+        store.ask("ACL", "SETUSER", "hearth", "reset", "on", ">secret", "~hearth:*", "+@read", "+@write", "-@dangerous", "+@connection",
+                  "+info", "+cluster|slots")
+        answer = request(running.client, talks[1].messages[:-1])
+        assert answer["hearth"]["reused"]["remote"] > 100, answer["hearth"]
+        wait_until(lambda: reasons(running) == {}, "it may read")
+        served(running, Talk("rights, too", system_words=60))
+        wait_written(running)
+        assert metric(running, "written_total") > 0 and reasons(running) == {}
+    words = [servers.hearth_path(), "kv", "--kv-remote", url]
+    for command in (["stat"], ["verify"], ["gc"], ["rm", "--all", "--yes"]):
+        subprocess.run([*words[:2], *command, *words[2:]], check=True, timeout=60, env=servers.surroundings(), stdout=subprocess.DEVNULL)
+    assert store.keys("s") == []
 
 
 def test_a_store_that_takes_nothing_more(store):
