@@ -29,11 +29,14 @@ class Cluster:
     def _start(self, *flags):
         node = self.folder / f"node{len(self.nodes)}"
         node.mkdir()
+        port = bus = servers.free_port()
+        while bus == port:  # nothing listens on either yet
+            bus = servers.free_port()
         tls = ["--tls-cluster", "yes", "--tls-replication", "yes"] if self.pair else []
         self.nodes.append(self.stack.enter_context(Store(
             node, "--cluster-enabled", "yes", "--cluster-config-file", str(node / "nodes.conf"),
-            "--cluster-port", str(servers.free_port()), "--cluster-node-timeout", "1000",
-            "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0", *tls, *flags, pair=self.pair)))
+            "--cluster-port", str(bus), "--cluster-node-timeout", "1000",
+            "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0", *tls, *flags, port=port, pair=self.pair)))
         return self.nodes[-1]
 
     def _meet(self):
