@@ -245,6 +245,11 @@ bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hea
     return ok;
 }
 
+bool hearth_content_leave_out(const char *type, struct hearth_buf *unseen) {
+    return (unseen->len == 0 || hearth_buf_text(unseen, "\n")) && hearth_buf_text(unseen, "an item of type ") &&
+           append_tame(unseen, type, TYPE_MAX_BYTES);
+}
+
 char *hearth_content_take(struct hearth_buf *text, size_t *len) {
     if (len != NULL) {
         *len = text->len;

@@ -513,6 +513,8 @@ bool hearth_content_is_known(const char *type);
 /* Appends the note for a part of any dialect to `text`, and what it says of the part to `unseen` (or NULL), a line.
  * False: out of memory. */
 bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hearth_buf *unseen);
+/* Appends to `unseen`, as a line, that an item of this type was left out. False: out of memory. */
+bool hearth_content_leave_out(const char *type, struct hearth_buf *unseen);
 /* A buffer's text with a NUL, for a message; `len` (or NULL) becomes its length. NULL: out of memory. Caller frees. */
 char *hearth_content_take(struct hearth_buf *text, size_t *len);
 /* What responses say of notes, as strings; NULL: there are none, or out of memory. */

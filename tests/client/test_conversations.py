@@ -130,7 +130,7 @@ def test_items_in_pages(client):
 
 def test_bad_items(client):
     made = client.conversations.create()
-    for items in ([{"type": "no_such_item"}], [user(f"{number}") for number in range(21)]):
+    for items in ([{"type": 7}], [user(f"{number}") for number in range(21)]):
         error_of(400, client.conversations.items.create, made.id, items=items)
     assert client.conversations.items.list(made.id).data == []
 

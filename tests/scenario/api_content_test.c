@@ -231,6 +231,13 @@ static void warnings_say_what_was_not_shown(void **state) {
         response_finish(&response);
         free(body);
     }
+    /* Items that nothing is known of: before a message, and behind the last one. */
+    json_t *items = ask(RESPONSES, "{'type':'zork\\u00e9'}," USER("x") ",{'type':'zork_output','call_id':'c'}", 200);
+    assert_string_equal(json_str(items, "hearth.warnings.0"),
+                        "not shown to the model, which reads text only: an item of type zork_output");
+    assert_string_equal(json_str(items, "hearth.warnings.1"),
+                        "not shown to the model, which reads text only: an item of type zork\xC3\xA9");
+    json_decref(items);
     json_t *plain = ask(CHAT, USER("x"), 200);
     assert_null(json_at(plain, "hearth.warnings"));
     json_decref(plain);

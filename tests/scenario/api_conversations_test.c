@@ -261,7 +261,7 @@ static void conversations_are_looked_after(void **state) {
     assert_int_equal(json_array_size(json_at(empty, "data")), 0);
     json_decref(empty);
     json_decref(call("POST", path, "{}", 400));
-    json_decref(call("POST", path, "{\"items\":[{\"type\":\"zork\"}]}", 400));
+    json_decref(call("POST", path, "{\"items\":[{\"type\":7}]}", 400));
     json_decref(
         call("POST", path, "{\"items\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"\"}]}", 400));
     json_t *added = call("POST", path,

@@ -236,7 +236,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{}", "input", 400},
         {"{\"input\":7}", "input", 400},
         {"{\"input\":[]}", "input", 400},
-        {"{\"input\":[{\"type\":\"zork\"}]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":\"zork\"}]}", "input", 400}, /* what is left out says nothing */
         {"{\"input\":[{\"id\":\"msg_1\"}]}", "input[0].id", 404},
         {"{\"input\":[{\"type\":\"item_reference\"}]}", "input[0].id", 400},
         {"{\"input\":\"x\",\"instructions\":7}", "instructions", 400},

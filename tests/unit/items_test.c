@@ -133,6 +133,14 @@ static void items_become_messages(void **state) {
         /* Tools of somebody else's. */
         {"{\"type\":\"web_search_call\",\"id\":\"w\",\"status\":\"completed\"}," USER("x"), "user:x|"},
         {"{\"type\":\"compaction_trigger\"}," USER("x"), "user:x|"},
+        /* Codex' own shell: its result is a function's. */
+        {"{\"type\":\"local_shell_call\",\"call_id\":\"c\",\"action\":{\"type\":\"exec\"}}," RESULT("c",
+                                                                                                    "r") "," USER("x"),
+         "user:x|"},
+        /* Types that nothing is known of, between the items of a reply and elsewhere. */
+        {THOUGHT("hm") ",{\"type\":\"zork_call\",\"call_id\":\"z\"}," TEXT("so") "," CALL("c", "f") "," RESULT(
+             "z", "r") "," RESULT("c", "r") ",{\"type\":\"zork\"}",
+         "assistant:[hm]so c=f{}|tool:r<-c|"},
     };
     (void)state;
     assert_read_as(cases, sizeof cases / sizeof cases[0]);
@@ -168,7 +176,6 @@ static void what_is_wrong_is_named(void **state) {
         {"[5]", "input[0]"},
         {"[{}]", "input[0].role"},
         {"[{\"type\":7}]", "input[0].type"},
-        {"[" USER("x") ",{\"type\":\"zork\"}]", "input[1].type"},
         {"[{\"role\":\"robot\",\"content\":\"x\"}]", "input[0].role"},
         {"[{\"role\":\"tool\",\"content\":\"x\"}]", "input[0].role"},
         {"[{\"role\":\"user\",\"content\":7}]", "input[0].content"},
@@ -187,8 +194,9 @@ static void what_is_wrong_is_named(void **state) {
         /* Only with --strict-content: */
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}]", "input[0].content"},
         {"[{\"type\":\"compaction\",\"encrypted_content\":\"AAAA\"}]", "input[0].encrypted_content"},
+        {"[" USER("x") ",{\"type\":\"zork\"}]", "input[1].type"},
     };
-    const size_t count = sizeof cases / sizeof cases[0], strict_from = count - 2;
+    const size_t count = sizeof cases / sizeof cases[0], strict_from = count - 3;
     (void)state;
     for (size_t i = 0; i < 2 * count; i++) {
         const bool is_strict = i >= count, allowed = i < count && i >= strict_from;

@@ -5,6 +5,7 @@
  * reply has it (a text after calls, a second text), and where the ids say that two items are of different replies.
  *
  * Items of tools that run on OpenAI's side are left out: nothing here can have made them, and no template prints them.
+ * So are items of types that are unknown here, which a response warns of, and results of calls that were left out.
  * Left out are messages that say nothing, too, but for an assistant's: a reply may have been empty. Parts that are no
  * text become notes (api/content.c).
  * Source: https://platform.openai.com/docs/api-reference/responses/create */
@@ -30,6 +31,7 @@ struct item_reader {
     struct hearth_digest turn; /* that its items are of; zero: unknown */
     json_t *call_ids;          /* of the calls in so many messages of the history */
     size_t noted;
+    json_t *left_out; /* ids of calls that were left out; or NULL */
 };
 
 static bool fail_item(const struct item_reader *reader, const char *code, const char *member, const char *what) {
@@ -308,6 +310,17 @@ static bool note_calls(struct item_reader *reader) {
     return ok || hearth_api_fail_nomem(reader->error);
 }
 
+static bool leave_out(struct item_reader *reader, const json_t *item) {
+    const char *call_id = json_string_value(hearth_api_json_get(item, "call_id"));
+    hearth_log(HEARTH_LOG_DEBUG, "api: %s[%zu]: an item of type \"%.60s\" is left out", reader->param, reader->index,
+               json_string_value(hearth_api_json_get(item, "type")));
+    if (call_id == NULL) {
+        return true;
+    }
+    reader->left_out = reader->left_out != NULL ? reader->left_out : json_object();
+    return json_object_set_new(reader->left_out, call_id, json_null()) == 0 || hearth_api_fail_nomem(reader->error);
+}
+
 static bool read_result(struct item_reader *reader, const json_t *item) {
     const json_t *call_id = hearth_api_json_get(item, "call_id"), *output = hearth_api_json_get(item, "output");
     struct hearth_buf text = {0};
@@ -318,6 +331,9 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
     if (id == NULL) {
         return fail_item(reader, hearth_fields_code(call_id), ".call_id",
                          "a function call output needs the call_id of its call");
+    }
+    if (json_object_get(reader->left_out, id) != NULL) {
+        return leave_out(reader, item);
     }
     if (reader->unanswered != NULL && !note_calls(reader)) {
         return false;
@@ -388,10 +404,32 @@ static bool read_custom_call(struct item_reader *reader, const json_t *item) {
     return read_call(reader, item, true);
 }
 
-static bool leave_out(struct item_reader *reader, const json_t *item) {
-    hearth_log(HEARTH_LOG_DEBUG, "api: %s[%zu]: an item of type \"%.60s\" is left out", reader->param, reader->index,
-               json_string_value(hearth_api_json_get(item, "type")));
-    return true;
+/* An item of a type that came up after this was written, or of another service's. What is new here ends no session. */
+static bool leave_out_unknown(struct item_reader *reader, const json_t *item, const char *type) {
+    if (reader->job->api->strict_content) {
+        char what[96];
+        snprintf(what, sizeof what, "items of type \"%.60s\" are not supported", type);
+        return fail_item(reader, "unsupported_value", ".type", what);
+    }
+    const bool stored = reader->unanswered == NULL; /* its request was told */
+    return (stored || hearth_content_leave_out(type, &reader->unseen) || hearth_api_fail_nomem(reader->error)) &&
+           leave_out(reader, item);
+}
+
+/* What was left out behind the last message is said of that one. */
+static bool warn_at_the_end(struct item_reader *reader) {
+    const struct hearth_history *history = reader->history;
+    struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
+    if (reader->unseen.len == 0 || last == NULL) {
+        return true;
+    }
+    if (last->unseen != NULL &&
+        (!hearth_buf_text(&reader->unseen, "\n") || !hearth_buf_text(&reader->unseen, last->unseen))) {
+        return hearth_api_fail_nomem(reader->error);
+    }
+    free(last->unseen);
+    last->unseen = hearth_content_take(&reader->unseen, NULL);
+    return last->unseen != NULL || hearth_api_fail_nomem(reader->error);
 }
 
 static const struct {
@@ -436,7 +474,6 @@ static const struct {
 static bool read_item(struct item_reader *reader, const json_t *item) {
     const json_t *type = hearth_api_json_get(item, "type");
     const char *word = json_string_value(type);
-    char what[96];
     if (json_is_null(item) && reader->unanswered == NULL) {
         return true; /* it was deleted */
     }
@@ -454,8 +491,7 @@ static bool read_item(struct item_reader *reader, const json_t *item) {
     if (word == NULL) {
         return fail_item(reader, "invalid_type", ".type", "the type must be a string");
     }
-    snprintf(what, sizeof what, "items of type \"%.60s\" are not supported", word);
-    return fail_item(reader, "unsupported_value", ".type", what);
+    return leave_out_unknown(reader, item, word);
 }
 
 bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, json_t *unanswered,
@@ -468,9 +504,10 @@ bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, co
     for (; ok && reader.index < count; reader.index++) {
         ok = read_item(&reader, json_array_get(items, reader.index));
     }
-    ok = ok && flush(&reader);
+    ok = ok && flush(&reader) && warn_at_the_end(&reader);
     hearth_message_unref(reader.reply);
     json_decref(reader.call_ids);
+    json_decref(reader.left_out);
     hearth_buf_finish(&reader.content);
     hearth_buf_finish(&reader.reasoning);
     hearth_buf_finish(&reader.unseen);
