@@ -320,6 +320,16 @@ def test_allowed_tools(respond):
 
 
 @pytest.mark.language
+def test_allowed_tools_that_do_not_run_here(respond):
+    """Tools of a type that is unknown here are left out, be they hosted or newer than this server."""
+    strange = {"type": "crystal_ball_preview", "spheres": 2}
+    response = respond(tools=[*TOOLS, strange], max_output_tokens=200, tool_choice={
+        "type": "allowed_tools", "mode": "required", "tools": [strange, {"type": "web_search"}, NAMED]})
+    assert the_call(response).name == "lend"
+    response = respond(tools=[*TOOLS, strange], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [strange]})
+    assert [each.type for each in response.output] == ["message"]
+
+
 def test_no_parallel_calls(respond):
     the_call(respond("Look up 1 and look up 2.", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
                      max_output_tokens=160))

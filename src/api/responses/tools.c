@@ -4,8 +4,8 @@
  *     custom      a function with one string, "input"; a call of it goes out as a custom tool's again
  *     namespace   its functions
  *     tools of an item (additional_tools, tool_search_output)   like those of the request, which win
- *     tools that run on OpenAI's side (web search and the like)   left out: clients send them unasked
- *     anything else                                               an error
+ *     anything else (web search and the like)                     left out: it runs on OpenAI's side, and clients send
+ *                                                                 it unasked
  *
  * Source: https://platform.openai.com/docs/api-reference/responses/create */
 #include "api/responses/responses.h"
@@ -13,21 +13,6 @@
 #include "base/log.h"
 
 #include <string.h>
-
-/* A tool's type, as far as it goes: web_search, web_search_preview_2025_03_11, … */
-static const char *const hosted[] = {
-    "web_search",  "file_search", "computer",    "mcp",         "code_interpreter",          "image_generation",
-    "local_shell", "shell",       "apply_patch", "tool_search", "programmatic_tool_calling", "browser",
-};
-
-static bool is_hosted(const char *type) {
-    for (size_t i = 0; i < sizeof hosted / sizeof hosted[0]; i++) {
-        if (strncmp(type, hosted[i], strlen(hosted[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
 
 static bool fail_tool(struct hearth_api_error *error, size_t index, const char *code, const char *what) {
     char param[48];
@@ -116,7 +101,6 @@ static bool add_tool(struct hearth_api_error *error, const json_t *tool, size_t 
                      json_t *names) {
     const json_t *given = hearth_api_json_get(tool, "type");
     const char *type = json_string_value(given);
-    char what[128];
     if (!json_is_object(tool)) {
         return fail_tool(error, index, "invalid_type", "a tool must be an object");
     }
@@ -134,12 +118,9 @@ static bool add_tool(struct hearth_api_error *error, const json_t *tool, size_t 
     if (strcmp(type, "namespace") == 0) {
         return add_namespace(error, tool, index, offers, names);
     }
-    if (is_hosted(type)) {
-        hearth_log(HEARTH_LOG_DEBUG, "api: tools[%zu]: %s runs on OpenAI's side and is left out", index, type);
-        return true;
-    }
-    snprintf(what, sizeof what, "tools of type \"%.60s\" are not supported", type);
-    return fail_tool(error, index, "unsupported_value", what);
+    hearth_log(HEARTH_LOG_DEBUG, "api: tools[%zu]: a tool of type \"%.60s\" is left out: it does not run here", index,
+               type);
+    return true;
 }
 
 static bool add_tools(struct hearth_api_error *error, const json_t *tools, struct hearth_offers *offers,
@@ -155,11 +136,28 @@ static bool add_tools(struct hearth_api_error *error, const json_t *tools, struc
     return true;
 }
 
+/* Of the tools that may be called those that are here: the others have no name. */
+static json_t *allowed_of(json_t *choice) {
+    json_t *allowed = json_object_get(choice, "tools"), *here = json_array(), *mode = json_object_get(choice, "mode");
+    size_t i;
+    json_t *tool;
+    json_array_foreach(allowed, i, tool) {
+        if (json_object_get(tool, "name") != NULL) {
+            json_array_append(here, tool);
+        }
+    }
+    if (json_array_size(here) == 0 && json_array_size(allowed) > 0 && json_is_string(mode) &&
+        strcmp(json_string_value(mode), "auto") == 0) {
+        json_decref(here);
+        return json_string("none");
+    }
+    return json_pack("{s:s, s:{s:O*, s:o}}", "type", "allowed_tools", "allowed_tools", "mode", mode, "tools", here);
+}
+
 /* The choice in the chat's form; the value is borrowed, a new reference returned. NULL: out of memory. */
 static json_t *choice_of(json_t *choice) {
     if (hearth_api_type_is(choice, "allowed_tools")) {
-        return json_pack("{s:s, s:{s:O*, s:O*}}", "type", "allowed_tools", "allowed_tools", "mode",
-                         json_object_get(choice, "mode"), "tools", json_object_get(choice, "tools"));
+        return allowed_of(choice);
     }
     if (hearth_api_type_is(choice, "custom")) {
         return json_pack("{s:s, s:O*}", "type", "function", "name", json_object_get(choice, "name"));
