@@ -31,11 +31,15 @@ static bool set_schema(const json_t *schema, const char *param, struct hearth_ap
     return options->schema != NULL || hearth_api_fail_nomem(error);
 }
 
-/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}} */
+/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}}; llama-server's page also has the schema beside
+ * the type. */
 static bool read_json_schema(const json_t *format, struct hearth_api_chat_options *options,
                              struct hearth_api_error *error) {
     static const char param[] = "response_format.json_schema";
     const json_t *inner = hearth_api_json_get(format, "json_schema");
+    if (inner == NULL && hearth_api_json_get(format, "schema") != NULL) {
+        inner = format;
+    }
     const json_t *name = hearth_api_json_get(inner, "name");
     const json_t *strict = hearth_api_json_get(inner, "strict");
     if (!json_is_object(inner)) {
@@ -46,7 +50,9 @@ static bool read_json_schema(const json_t *format, struct hearth_api_chat_option
         return hearth_api_fail(error, 400, "invalid_type", param,
                                "%s: the name must be a string, and strict true or false", param);
     }
-    return set_schema(hearth_api_json_get(inner, "schema"), "response_format.json_schema.schema", options, error);
+    return set_schema(hearth_api_json_get(inner, "schema"),
+                      inner == format ? "response_format.schema" : "response_format.json_schema.schema", options,
+                      error);
 }
 
 static bool read_format(const json_t *format, struct hearth_api_chat_options *options, struct hearth_api_error *error) {

@@ -377,14 +377,16 @@ static void output_follows_a_schema(void **state) {
         "{\"type\":\"object\",\"properties\":{" UNIT "},\"required\":[\"unit\"],\"additionalProperties\":false}}}",
         "\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"object\",\"properties\":{" UNIT
         "},\"required\":[\"unit\"],\"additionalProperties\":false}}",
+        "\"response_format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"object\",\"properties\":{" UNIT
+        "},\"required\":[\"unit\"],\"additionalProperties\":false}}",
         "\"json_schema\":{\"type\":\"object\",\"properties\":{" UNIT "},\"required\":[\"unit\"],"
         "\"additionalProperties\":false}",
     };
     (void)state;
-    for (size_t i = 0; i < 12; i++) {
+    for (size_t i = 0; i < 16; i++) {
         char body[1024];
-        bool plain = i >= 6;
-        snprintf(body, sizeof body, "{\"seed\":%zu,\"max_tokens\":2000,%s,%s}", i, formats[i % 3],
+        bool plain = i >= 8;
+        snprintf(body, sizeof body, "{\"seed\":%zu,\"max_tokens\":2000,%s,%s}", i, formats[i % 4],
                  plain ? "\"prompt\":\"Hello\"" : ASK("Hello"));
         json_t *answer = post(plain ? "/v1/completions" : CHAT, body, 200);
         const char *text = json_str(answer, plain ? "choices.0.text" : "choices.0.message.content");
