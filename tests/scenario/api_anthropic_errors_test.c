@@ -74,6 +74,7 @@ static const char *const refused[][2] = {
     {FIELDS("\"tools\":{}"), "tools: Input should be a list"},
     {FIELDS("\"tools\":[7]"), "tools.0: Input should be an object"},
     {FIELDS("\"tools\":[{\"input_schema\":{}}]"), "tools.0: custom.name: Field required"},
+    {FIELDS("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}}]"), "tools.0: a tool of OpenAI's form"},
     {FIELDS("\"tools\":[{\"name\":\"a\"}]"), "tools.0: custom.input_schema: Field required"},
     {FIELDS("\"tools\":[{\"type\":\"bash_1\",\"name\":\"bash\"}," TOOL("a") "," TOOL("a") "]"),
      "tools.2: custom.name: another tool has this name"},

@@ -77,6 +77,9 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
         if (!hearth_anthropic_read_cache_control(reading, tool, HEARTH_ANTHROPIC_FRONT, SIZE_MAX)) {
             return false;
         }
+        if (hearth_api_type_is(tool, "function")) {
+            return FAIL("a tool of OpenAI's form; here a tool has a name, a description and an input_schema");
+        }
         if (!is_custom(tool)) {
             hearth_log(HEARTH_LOG_DEBUG, "api: tools.%zu of type %.60s is left out: it has no schema", i,
                        json_string_value(json_object_get(tool, "type")));
