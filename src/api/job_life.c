@@ -162,16 +162,18 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the request has no body; a JSON object is needed");
     }
-    const char *text = (const char *)job->body.data;
+    static const char mark[] = "\xEF\xBB\xBF"; /* what editors of Windows put in front of UTF-8 */
+    const size_t skip = job->body.len >= 3 && memcmp(job->body.data, mark, 3) == 0 ? 3 : 0, len = job->body.len - skip;
+    const char *text = (const char *)job->body.data + skip;
     json_t *body = NULL;
-    if (!hearth_limits_check(text, job->body.len, &job->error)) {
+    if (!hearth_limits_check(text, len, &job->error)) {
         return false;
     }
     if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
-        body = hearth_body_parse_new(job->api->message_cache, job->owner, text, job->body.len, &job->parts);
+        body = hearth_body_parse_new(job->api->message_cache, job->owner, text, len, &job->parts);
     }
     if (body == NULL) {
-        body = hearth_json_parse(text, job->body.len, JSON_ALLOW_NUL, &at);
+        body = hearth_json_parse(text, len, JSON_ALLOW_NUL, &at);
     }
     if (body == NULL) {
         if (json_error_code(&at) == json_error_out_of_memory) {

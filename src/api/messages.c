@@ -58,7 +58,18 @@ static bool add_other(const json_t *part, const char *type, struct content *cont
            hearth_api_fail_nomem(error);
 }
 
+static bool add_text(const json_t *text, struct content *content, struct hearth_api_error *error) {
+    const bool first = !content->begun;
+    content->begun = true;
+    return ((first || hearth_buf_text(&content->text, "\n")) &&
+            hearth_buf_append(&content->text, json_string_value(text), json_string_length(text))) ||
+           hearth_api_fail_nomem(error);
+}
+
 static bool add_part(const json_t *part, struct content *content, struct hearth_api_error *error) {
+    if (json_is_string(part)) { /* LangChain's */
+        return add_text(part, content, error);
+    }
     const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *value = NULL;
     if (type == NULL) {
@@ -75,11 +86,7 @@ static bool add_part(const json_t *part, struct content *content, struct hearth_
     if (!json_is_string(value)) {
         return fail_message(error, "invalid_type", content->index, "a text part needs a string \"text\"");
     }
-    const bool first = !content->begun;
-    content->begun = true;
-    return ((first || hearth_buf_text(&content->text, "\n")) &&
-            hearth_buf_append(&content->text, json_string_value(value), json_string_length(value))) ||
-           hearth_api_fail_nomem(error);
+    return add_text(value, content, error);
 }
 
 static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,

@@ -116,6 +116,10 @@ static const struct {
     {MESSAGES, "{'type':'document','source':{'type':'file','file_id':'file-7'},'context':'Of 1999.'}",
      "[file, file-7; this model cannot read it]\nOf 1999."},
     {MESSAGES, "{'type':'container_upload','file_id':'file-7'}", "[file, file-7; this model cannot read it]"},
+    {MESSAGES,
+     "{'type':'document','source':{'type':'content','content':[{'type':'text','text':'a'},"
+     "{'type':'image'," BASE64("image/png", PNG) "},{'type':'text','text':'b'}]}}",
+     "a\n" SEE_PNG "\nb"},
 };
 
 static void a_note_stands_for_what_is_no_text(void **state) {
@@ -128,6 +132,15 @@ static void a_note_stands_for_what_is_no_text(void **state) {
         snprintf(want, sizeof want, TURN("user", "Look:\n%s") REPLY, notes[i].note);
         assert_prompt(notes[i].path, messages, want);
     }
+}
+
+/* A part may be a bare string, and a body may begin with a byte order mark. */
+static void text_comes_in_other_forms(void **state) {
+    static const char body[] = "\xEF\xBB\xBF{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    (void)state;
+    assert_prompt(CHAT, SAID("user", "['a',{'type':'text','text':'b'}]"), TURN("user", "a\nb") REPLY);
+    json_decref(stage_want(&stage, "POST", CHAT, body, 200));
+    json_decref(stage_want(&stage, "POST", MESSAGES, body, 200));
 }
 
 /* In a message of any role and in the result of a tool; there, parts of unknown types become notes, too. */
@@ -379,6 +392,7 @@ static void billing_lines_are_in_no_prompt(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_note_stands_for_what_is_no_text),
+        cmocka_unit_test(text_comes_in_other_forms),
         cmocka_unit_test(notes_stand_wherever_content_does),
         cmocka_unit_test(blocks_of_other_services_are_left_out),
         cmocka_unit_test(messages_between_agents_are_the_users_side),

@@ -170,7 +170,17 @@ static bool read_text_block(struct block_reader *reader, const json_t *block, st
                                 : FAIL("text.text: Input should be a valid string");
 }
 
-/* A list of text blocks within another block; `content` may also be a string. */
+/* The note for what is no text within another block. */
+static bool read_inner_media(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
+    if (reader->job->api->strict_content ||
+        !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
+        return fail_type(reader, block, "'text'");
+    }
+    return ((out->len == 0 || hearth_buf_text(out, "\n")) && hearth_content_note(block, out, &reader->unseen)) ||
+           fail_nomem(reader);
+}
+
+/* A list of blocks within another block, most of them texts; `content` may also be a string. */
 static bool read_texts(struct block_reader *reader, const json_t *content, struct hearth_buf *out) {
     size_t i;
     const json_t *block;
@@ -178,10 +188,8 @@ static bool read_texts(struct block_reader *reader, const json_t *content, struc
         return append(reader, out, "\n", content);
     }
     json_array_foreach(content, i, block) {
-        if (!hearth_api_type_is(block, "text")) {
-            return fail_type(reader, block, "'text'");
-        }
-        if (!read_text_block(reader, block, out, "\n")) {
+        if (hearth_api_type_is(block, "text") ? !read_text_block(reader, block, out, "\n")
+                                              : !read_inner_media(reader, block, out)) {
             return false;
         }
     }
