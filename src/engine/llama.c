@@ -313,15 +313,18 @@ static bool batch_init(struct hearth_llama *llama, size_t n) {
     return true;
 }
 
-/* Refuses a context whose KV cache cannot fit into memory: allocating it would succeed (the kernel overcommits) and
- * touching it would kill the process. Only a context that could come near the limit is worth an exact measurement,
- * which takes a small context of its own. */
+/* Refuses a context whose KV cache and attention mask cannot fit into memory: allocating them would succeed (the kernel
+ * overcommits) and touching them would kill the process, or fail after a minute. Only a context that could come near
+ * the limit is worth an exact measurement, which takes a small context of its own. */
 static int check_memory(struct hearth_llama *llama, const struct hearth_llama_params *params,
                         const struct llama_context_params *full, bool opaque, struct hearth_errmsg *msg) {
     uint64_t available = hearth_llama_available_bytes();
     uint64_t ctx_tokens = full->n_ctx != 0 ? full->n_ctx : (uint64_t)llama_model_n_ctx_train(llama->model);
-    uint64_t most_bytes = ctx_tokens * (uint64_t)llama_model_n_layer(llama->model) *
-                          (uint64_t)llama_model_n_embd(llama->model) * 2 * sizeof(float);
+    /* Of each position: a value for each token that is computed at once. */
+    uint64_t mask_bytes = (full->n_ubatch < ctx_tokens ? full->n_ubatch : ctx_tokens) * sizeof(uint16_t);
+    uint64_t most_bytes = ctx_tokens * ((uint64_t)llama_model_n_layer(llama->model) *
+                                            (uint64_t)llama_model_n_embd(llama->model) * 2 * sizeof(float) +
+                                        mask_bytes);
     if (most_bytes < available / 2 || llama_supports_gpu_offload()) {
         return HEARTH_OK;
     }
@@ -337,8 +340,8 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
         llama_free(llama->ctx);
         llama->ctx = NULL;
     }
-    uint64_t token_bytes = llama->head.caps.page_bytes_per_token;
-    if (err == HEARTH_OK && token_bytes > 0 && ctx_tokens > available / token_bytes) {
+    const uint64_t page_bytes = llama->head.caps.page_bytes_per_token, token_bytes = page_bytes + mask_bytes;
+    if (err == HEARTH_OK && page_bytes > 0 && ctx_tokens > available / token_bytes) {
         err = hearth_fail(msg, HEARTH_ERR_NOMEM,
                           "not enough memory: a context of %llu tokens needs %.0f MiB and %.0f MiB are free; "
                           "at most -c %llu fits",

@@ -251,6 +251,14 @@ static void parameters_that_cannot_be(void **state) {
     assert_refused(&params, HEARTH_ERR_NOMEM, "not enough memory");
 }
 
+/* Pages of half a gigabyte, and a mask of 34 terabytes. */
+static void a_mask_that_does_not_fit(void **state) {
+    struct hearth_llama_params params;
+    real_params(&params, *state);
+    params.ctx_tokens = params.batch_tokens = params.ubatch_tokens = 1 << 22;
+    assert_refused(&params, HEARTH_ERR_NOMEM, "at most -c");
+}
+
 #define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 /* Texts that say where a model goes: a mistake is told in the words of the option, before anything is loaded. */
@@ -293,6 +301,7 @@ int main(void) {
         cmocka_unit_test(files_that_are_no_models),
         ON(files_cut_short, "smollm2"),
         ON(parameters_that_cannot_be, "smollm2"),
+        ON(a_mask_that_does_not_fit, "tiny"),
         ON(placement_mistakes, "smollm2"),
         ON(broken_pages, "smollm2"),
         ON(broken_pages, "gemma3-270m"),
