@@ -130,6 +130,48 @@ static void evict(struct micro *micro, struct world *world) {
     micro_report(micro, "evict", &sample, PARAMS, PARAMS_OF(world));
 }
 
+/* A store that is full: what a few turns add, evicts as much. Choosing what goes and, unless there is a copy of it,
+ * taking it out of the tree; nanoseconds a page. */
+static void full(struct micro *micro, const struct world_params *params) {
+    enum { TURNS = 16 };
+    static struct micro_sample sample;
+    struct world world;
+    struct hearth_tokens tokens = {0};
+    world_open(&world, params);
+    struct hearth_cache_pool *pool = &world.cache->pages;
+    const size_t budget = pool->used_bytes;
+    for (int i = 0; i < (micro->quick ? 3 : 101); i++) {
+        const uint64_t before = pool->evicted;
+        uint64_t ns = 0;
+        for (int turn = 0; turn < TURNS; turn++) {
+            struct conversation *c = world_pick(&world, 1);
+            world_tokens(&world, c, c->n, NEW_TOKENS * TURN_PAGES, &tokens);
+            world_turn(&world, c, &tokens);
+            const uint64_t start = micro_now_ns();
+            hearth_cache_set_budget(world.cache, budget, 0);
+            ns += micro_now_ns() - start;
+            hearth_cache_set_budget(world.cache, (size_t)1 << 50, 0);
+        }
+        micro_add(&sample, (double)ns / (double)(pool->evicted - before));
+    }
+    micro_report(micro, "evict when full", &sample, PARAMS ", \"talks\": %zu", PARAMS_OF(&world),
+                 world.cache->returns->offering[pool->victims].n);
+    hearth_tokens_finish(&tokens);
+    world_close(&world);
+}
+
+void micro_policy(struct micro *micro) {
+    for (size_t pages = micro->quick ? micro->pages_max : 10000; pages <= micro->pages_max; pages *= 10) {
+        for (int backing = WORLD_RAM; backing <= WORLD_COPIED; backing++) {
+            const struct world_params params = {.memory_class = HEARTH_ENGINE_PAGES,
+                                                .page_tokens = 256,
+                                                .pages = pages,
+                                                .backing = (enum world_backing)backing};
+            full(micro, &params);
+        }
+    }
+}
+
 static void measure(struct micro *micro, const struct world_params *params) {
     static const int32_t lengths[] = {1000, 4000, 16000, 32000, 64000, 128000};
     struct world world;

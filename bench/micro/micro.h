@@ -49,6 +49,7 @@ void micro_value(struct micro *micro, const char *name, const char *unit, double
 void micro_cache(struct micro *micro);  /* match, plan, insert, evict, forget against what is stored */
 void micro_live(struct micro *micro);   /* the part of a plan that looks at lanes */
 void micro_memory(struct micro *micro); /* bytes per page beyond its state */
+void micro_policy(struct micro *micro); /* evicting from a large store */
 void micro_remote(struct micro *micro); /* reading from a Redis, beside redis-benchmark */
 void micro_state(struct micro *micro);  /* export and import on real models */
 void micro_step(struct micro *micro);   /* what a batch costs beside its computation */

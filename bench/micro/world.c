@@ -32,8 +32,9 @@ uint64_t world_random(struct world *world) {
 }
 
 static void fill(hearth_token *out, uint64_t seed, int32_t from, int32_t to) {
-    for (int32_t i = from; i < to; i++)
+    for (int32_t i = from; i < to; i++) {
         out[i] = (hearth_token)(mix(seed + (uint64_t)i * 0x9E3779B97F4A7C15u) % VOCABULARY);
+    }
 }
 
 void world_tokens(struct world *world, const struct conversation *conversation, int32_t n, int32_t fresh,
@@ -51,11 +52,12 @@ void world_tokens(struct world *world, const struct conversation *conversation, 
     out->n = (size_t)(n + fresh);
 }
 
-const struct conversation *world_pick(struct world *world, int32_t n) {
+struct conversation *world_pick(struct world *world, int32_t n) {
     for (int tries = 0; tries < 100000; tries++) {
-        const struct conversation *c = &world->conversations[world_random(world) % world->count];
-        if (c->n >= n)
+        struct conversation *c = &world->conversations[world_random(world) % world->count];
+        if (c->n >= n) {
             return c;
+        }
     }
     return NULL;
 }
@@ -80,14 +82,34 @@ void world_hold(struct world *world, const struct hearth_tokens *tokens) {
     HEARTH_ASSERT(hearth_live_append(live, tokens->v, tokens->n));
     int32_t n = (int32_t)tokens->n, step = n / (HEARTH_LIVE_SNAPSHOTS_MAX - 1);
     step = step > TURN_TOKENS ? step : TURN_TOKENS;
-    for (int32_t at = step; hearth_caps_needs_snapshot(&world->engine->caps) && at < n; at += step)
+    for (int32_t at = step; hearth_caps_needs_snapshot(&world->engine->caps) && at < n; at += step) {
         add_snapshot(world, at);
+    }
 }
 
 void world_capture(struct world *world) {
-    while (hearth_cache_capture(world->cache, &world->live, 1 << 20) != HEARTH_CAPTURE_DONE)
+    while (hearth_cache_capture(world->cache, &world->live, 1 << 20) != HEARTH_CAPTURE_DONE) {
         world_settle(world);
+    }
     world_settle(world);
+}
+
+/* Up to two minutes for all of them together, shorter times as often as longer ones; a reply takes up to a minute. */
+void world_turn(struct world *world, struct conversation *conversation, const struct hearth_tokens *tokens) {
+    struct hearth_live *live = &world->live;
+    nothing_pass(world->engine, INT64_C(1000000) << world_random(world) % 8);
+    live->began_us = world->engine->ops->now_us(world->engine);
+    nothing_pass(world->engine, INT64_C(1000000) << world_random(world) % 7);
+    live->lasted_us = world->engine->ops->now_us(world->engine) - live->began_us;
+    live->prompt_tokens = tokens->n;
+    live->awaits = world_random(world) % 4 == 0 ? HEARTH_AWAITS_USER : HEARTH_AWAITS_TOOL;
+    live->talk = conversation->talk;
+    live->talk_end = conversation->talk_end;
+    world_hold(world, tokens);
+    world_capture(world);
+    conversation->talk = live->talk;
+    conversation->talk_end = live->talk_end;
+    hearth_live_clear(world->cache, live);
 }
 
 /* ---- building ---- */
@@ -111,8 +133,9 @@ static struct conversation *add(struct world *world) {
 static int32_t draw_length(struct world *world) {
     int32_t n = LONGEST_TOKENS / 64;
     uint64_t r = world_random(world) % 127;
-    for (uint64_t share = 64; share > 1 && r >= share; r -= share, share /= 2)
+    for (uint64_t share = 64; share > 1 && r >= share; r -= share, share /= 2) {
         n *= 2;
+    }
     return n + (int32_t)(world_random(world) % (uint64_t)(n / 8));
 }
 
@@ -153,9 +176,7 @@ static void next_turn(struct world *world, struct growing *growing, bool last) {
         fill(growing->tokens.v, c->seed, before, n);
         growing->tokens.n = (size_t)n;
     }
-    world_hold(world, &growing->tokens);
-    world_capture(world);
-    hearth_live_clear(world->cache, &world->live);
+    world_turn(world, c, &growing->tokens);
 }
 
 /* Conversations grow a turn at a time, several at once, as on a server: so their pages lie apart in memory. */
@@ -187,12 +208,14 @@ void world_open(struct world *world, const struct world_params *params) {
         .page_tokens = params->page_tokens, .budget_bytes = ROOM_BYTES, .backing = world->backing};
     HEARTH_ASSERT(hearth_cache_create(world->engine, world->ram, &cache, &world->cache, NULL) == HEARTH_OK);
     hearth_live_init(&world->live, 0);
-    for (int i = 0; i < SYSTEMS; i++)
+    for (int i = 0; i < SYSTEMS; i++) {
         add(world)->n = SYSTEM_TOKENS;
+    }
     grow_all(world);
     /* The systems are known as parts of the others, so nobody asks for them by themselves. */
-    for (int i = 0; i < SYSTEMS; i++)
+    for (int i = 0; i < SYSTEMS; i++) {
         world->conversations[i].n = 0;
+    }
     if (params->backing == WORLD_BACKING) {
         hearth_cache_set_budget(world->cache, 0, 0);
         hearth_cache_set_budget(world->cache, ROOM_BYTES, 0);
@@ -202,8 +225,9 @@ void world_open(struct world *world, const struct world_params *params) {
 void world_close(struct world *world) {
     hearth_live_finish(world->cache, &world->live);
     hearth_cache_destroy(world->cache);
-    if (world->backing)
+    if (world->backing) {
         world->backing->ops->destroy(world->backing);
+    }
     hearth_ram_destroy(world->ram);
     world->engine->ops->destroy(world->engine);
     free(world->conversations);

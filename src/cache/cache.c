@@ -420,6 +420,8 @@ static void check_pool(const struct hearth_cache *cache, const struct hearth_cac
         victims += heap->n;
     }
     check_heap(&pool->leases);
+    check_heap(&cache->returns->offering[pool->victims].least);
+    HEARTH_ASSERT(cache->returns->offering[pool->victims].least.n == cache->returns->offering[pool->victims].n);
     HEARTH_ASSERT(count->in_heap == victims && victims == cache->returns->victims[pool->victims]);
     HEARTH_ASSERT(count->leased == pool->leases.n);
     HEARTH_ASSERT(count->leased_bytes == pool->leased_bytes && pool->leased_bytes <= pool->budget_bytes / 2);

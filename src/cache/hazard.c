@@ -93,17 +93,21 @@ struct chances {
 
 static struct chances chances_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of) {
     struct chances chances;
+    double start_s = bin_start_s(0);
     for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
+        const double end_s = bin_start_s(bin + 1);
         chances.p[bin] = chance_of(odds_of(hazard, of, bin));
-        chances.width_s[bin] = bin_start_s(bin + 1) - bin_start_s(bin);
+        chances.width_s[bin] = end_s - start_s;
+        start_s = end_s;
     }
     return chances;
 }
 
-/* The best ratio of returns to time over all bins to hold on to, when no return can come for so long. */
+/* The best ratio of returns to time over all bins to hold on to, when no return can come for so long. What is left
+ * comes back at most, and the time only grows: where that is no better, nothing behind is. */
 static double best_from(const struct chances *chances, int from, double wait_s) {
     double left = 1, back = 0, held_s = wait_s, best = 0;
-    for (int bin = from; bin < HEARTH_HAZARD_BINS; bin++) {
+    for (int bin = from; bin < HEARTH_HAZARD_BINS && back + left > best * held_s; bin++) {
         back += left * chances->p[bin];
         held_s += left * chances->width_s[bin] * (1 - chances->p[bin] / 2);
         left *= 1 - chances->p[bin];

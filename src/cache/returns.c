@@ -9,6 +9,7 @@
 #include "base/assert.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,6 +139,7 @@ void hearth_returns_destroy(struct hearth_returns *returns) {
     }
     for (int heap = 0; heap < HEARTH_TALK_HEAPS; heap++) {
         free(returns->offering[heap].talks);
+        hearth_heap_finish(&returns->offering[heap].least);
     }
     hearth_table_finish(&returns->table);
     free(returns->blocks);
@@ -161,8 +163,12 @@ static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_tal
     if (!HEARTH_BUF_ROOM(list->talks, list->n, list->cap)) {
         return false;
     }
+    struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    if (!hearth_heap_push(&list->least, &talk->least[heap], INFINITY)) {
+        return false;
+    }
     list->talks[list->n++] = index;
-    hearth_returns_talk(returns, index)->place[heap] = (uint32_t)list->n;
+    talk->place[heap] = (uint32_t)list->n;
     return true;
 }
 
@@ -177,6 +183,7 @@ static void unlist(struct hearth_returns *returns, uint32_t index, enum hearth_t
     list->talks[talk->place[heap] - 1] = last;
     hearth_returns_talk(returns, last)->place[heap] = talk->place[heap];
     talk->place[heap] = 0;
+    hearth_heap_remove(&list->least, &talk->least[heap]);
 }
 
 void hearth_returns_offer(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap,
@@ -195,6 +202,16 @@ void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum
     returns->victims[heap] -= node->index != 0;
     hearth_heap_remove(&hearth_returns_talk(returns, talk)->victims[heap], node);
     unlist(returns, talk, heap);
+}
+
+void hearth_returns_valued(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap, double worth) {
+    hearth_heap_update(&returns->offering[heap].least, &hearth_returns_talk(returns, talk)->least[heap], worth);
+}
+
+const struct hearth_talk *hearth_returns_least(const struct hearth_returns *returns, enum hearth_talk_heap heap) {
+    const struct hearth_heap_node *node = hearth_heap_top(&returns->offering[heap].least);
+    HEARTH_ASSERT(node != NULL);
+    return (const struct hearth_talk *)((const char *)(node - heap) - offsetof(struct hearth_talk, least));
 }
 
 /* ---- learning ---- */

@@ -31,9 +31,10 @@ struct hearth_talk {
         bool listed;
     } names[HEARTH_TALK_NAMES];
     struct hearth_heap victims[HEARTH_TALK_HEAPS];
-    uint32_t place[HEARTH_TALK_HEAPS]; /* in the list of those with victims, and one */
-    int64_t began_us, ended_us;        /* its last turn that has ended */
-    int64_t used_us;                   /* when that one began, or the one that goes on */
+    uint32_t place[HEARTH_TALK_HEAPS];                /* in the list of those with victims, and one */
+    struct hearth_heap_node least[HEARTH_TALK_HEAPS]; /* in the heap of those */
+    int64_t began_us, ended_us;                       /* its last turn that has ended */
+    int64_t used_us;                                  /* when that one began, or the one that goes on */
 
     uint32_t items; /* pages and snapshots that belong to it */
     int32_t end;    /* tokens of its last turn that has ended */
@@ -64,6 +65,7 @@ struct hearth_returns {
     struct hearth_talk_list {
         uint32_t *talks;
         size_t n, cap;
+        struct hearth_heap least;  /* by what their next victim was worth when that was last asked; at first INFINITY */
     } offering[HEARTH_TALK_HEAPS]; /* those with victims */
     struct hearth_hazard hazard;
     struct hearth_cuts cuts;
@@ -116,6 +118,11 @@ void hearth_returns_offer(struct hearth_returns *returns, uint32_t talk, enum he
 /* Takes it out; one that is not there is left alone. */
 void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap,
                              struct hearth_heap_node *node);
+
+/* What the talk's next victim is worth now: it is remembered. */
+void hearth_returns_valued(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap, double worth);
+/* The first of those with victims to be asked again: the one that was worth the least. There is one. */
+const struct hearth_talk *hearth_returns_least(const struct hearth_returns *returns, enum hearth_talk_heap heap);
 
 /* Returns per second to be had of the talk's state when its turn began so long ago. */
 double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us);

@@ -27,7 +27,9 @@
 #include <stdlib.h>
 
 #define WALK_PAGES 256 /* in search of a snapshot */
-#define CHOOSE_OF 256  /* talks that are compared for a choice, at most */
+#define CHOOSE_OF 256  /* talks that are compared for a choice; of more it is remembered what they were worth */
+#define REVALUED 32    /* of those, so many are valued anew for each choice, in turn … */
+#define LEAST_TRIES 8  /* … and of those that were worth the least, as many as rise, but no more than this */
 #define CHOOSE_FOR 16  /* pages of the chosen one that may go until the next choice */
 
 static bool has_pages(const struct hearth_cache *cache) {
@@ -377,6 +379,17 @@ static void rank_left(struct hearth_cache *cache, uint32_t talk) {
     }
 }
 
+static bool are_many(const struct hearth_cache *cache, const struct hearth_cache_pool *pool) {
+    return cache->returns->offering[pool->victims].n > CHOOSE_OF && cache->shares.n == 1;
+}
+
+/* A talk has had a turn: what goes next is chosen anew, of very many only where it was chosen. */
+static void choose_again(const struct hearth_cache *cache, struct hearth_cache_pool *pool, uint32_t talk) {
+    if (pool->chosen == talk || !are_many(cache, pool)) {
+        pool->chosen_left = 0;
+    }
+}
+
 void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_path *path, uint32_t talk) {
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
     int32_t next = 0;
@@ -393,7 +406,8 @@ void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_pat
         }
     }
     rank_left(cache, talk);
-    cache->pages.chosen_left = cache->snapshots.chosen_left = 0;
+    choose_again(cache, &cache->pages, talk);
+    choose_again(cache, &cache->snapshots, talk);
 }
 
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item) {
@@ -572,6 +586,34 @@ static struct hearth_cache_item *choose(struct hearth_cache *cache, struct heart
     return chosen;
 }
 
+/* Values a talk's next victim now. What is worth nothing goes in the order of its last use. */
+static struct hearth_cache_item *value(struct hearth_cache *cache, const struct hearth_cache_pool *pool, uint32_t talk,
+                                       int64_t now_us) {
+    struct hearth_cache_item *first = first_victim(cache, talk, pool->victims);
+    const double worth = worth_of(cache, first, now_us);
+    const double unused = (double)(hearth_returns_talk(cache->returns, talk)->used_us - INT64_MAX / 2);
+    hearth_returns_valued(cache->returns, talk, pool->victims, worth > 0 ? worth : unused);
+    return first;
+}
+
+/* Of very many talks the one with the first victim that was worth the least when it was valued. Ages grow slowly beside
+ * the time that it takes to come by, and what has had a turn since is valued before it is chosen. */
+static struct hearth_cache_item *choose_of_many(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
+    const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
+    const int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    for (int i = 0; i < REVALUED; i++) {
+        (void)value(cache, pool, list->talks[pool->choose_from++ % list->n], now_us);
+    }
+    const struct hearth_talk *least = NULL;
+    struct hearth_cache_item *chosen = NULL;
+    for (int i = 0; i < LEAST_TRIES && hearth_returns_least(cache->returns, pool->victims) != least; i++) {
+        least = hearth_returns_least(cache->returns, pool->victims);
+        chosen = value(cache, pool, item_of(hearth_heap_top(&least->victims[pool->victims]))->talk, now_us);
+    }
+    pool->chosen = chosen->talk;
+    return chosen;
+}
+
 /* What goes next of what has no lease; NULL: nothing. Victims of one talk go a few at a time. */
 static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     if (!cache->policy->worth || cache->returns->victims[pool->victims] == 0) {
@@ -579,7 +621,7 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     }
     struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;
     if (!victim || !may_take(cache, victim)) {
-        victim = choose(cache, pool);
+        victim = are_many(cache, pool) ? choose_of_many(cache, pool) : choose(cache, pool);
         pool->chosen_left = pool->victims == HEARTH_TALK_PAGES ? CHOOSE_FOR : 1;
     }
     return victim;
