@@ -16,7 +16,7 @@
 
 #define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; in a small RAM, a quarter of it */
 
-/* What had come from the backing tier by then. */
+/* A moment: when it was, and how many bytes had come from the backing tier by then. */
 struct reading {
     bool known;
     int64_t at_us;
@@ -31,13 +31,13 @@ struct restore {
     size_t bytes;               /* imported */
     int32_t disk_tokens, remote_tokens;
     struct reading asked;                 /* when the tier was first asked for something */
-    struct reading since, until;          /* what the tier is measured by */
-    bool all_here;                        /* nothing of it is to be read any more */
-    bool waits_remote;                    /* what it waited for last is in a store that boxes share */
+    struct reading since, until;          /* between these the tier was busy: its speed is measured there */
+    bool all_here;                        /* nothing is left to read */
+    bool waits_remote;                    /* the item waited for last is in a store that boxes share */
     struct hearth_page *bad_page;         /* what to drop after a failure */
     struct hearth_snapshot *bad_snapshot; /* likewise */
-    bool gone;                            /* it failed on what was removed meanwhile */
-    uint64_t bad_reads;                   /* of the cache, before it */
+    bool gone;                            /* it failed because state was removed meanwhile */
+    uint64_t bad_reads;                   /* the counter of the cache, before the restore */
 };
 
 /* ---- reading ---- */
@@ -58,7 +58,7 @@ static void note_asked(struct restore *r) {
     }
 }
 
-/* What is waited for has not come. When nothing has, the tier has been reading since it was asked. */
+/* The restore begins to wait for an item. If nothing has come yet, the tier has been busy since it was asked. */
 static void note_wait(struct restore *r) {
     const struct reading now = read_so_far(r->cache);
     if (!r->since.known && read_between(&r->asked, &now) == 0) {
@@ -66,8 +66,8 @@ static void note_wait(struct restore *r) {
     }
 }
 
-/* What was waited for has come. What came before that, while state of RAM was imported, says nothing: the tier may have
- * been idle meanwhile. */
+/* The item has come. The time before the first wait is not measured: while state of RAM was imported, the tier may have
+ * been idle. */
 static void note_came(struct restore *r) {
     *(r->since.known ? &r->until : &r->since) = read_so_far(r->cache);
 }
@@ -112,7 +112,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
     return HEARTH_OK;
 }
 
-/* Addressable state [0, live_tokens) of the source; the target is empty of everything else afterwards. */
+/* Gives the target the addressable state [0, live_tokens) of the source, and nothing else. */
 static int take_live(struct restore *r) {
     const struct hearth_engine_ops *ops = r->cache->engine->ops;
     int32_t n = r->plan->live_tokens;
@@ -123,7 +123,7 @@ static int take_live(struct restore *r) {
     return r->source && n > 0 ? ops->seq_share(r->cache->engine, r->source->seq, r->target->seq, 0, n) : HEARTH_OK;
 }
 
-/* The bytes of a blob. What was verified when it was read, a moment ago, is not verified again. */
+/* Fills `*bytes` with those of a blob. A `fresh` blob was verified when it was read, a moment ago. */
 static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, const void **bytes, size_t *len) {
     int err = HEARTH_OK;
     if (fresh) {
@@ -135,7 +135,7 @@ static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, c
     return err;
 }
 
-/* An item was used for the first time since it was read. */
+/* Counts the tokens of an item that is used for the first time since it was read. */
 static void count_fetched(struct restore *r, struct hearth_cache_item *item, int32_t tokens) {
     *(item->fetched_remote ? &r->remote_tokens : &r->disk_tokens) += tokens;
     item->fetched = false;
@@ -215,7 +215,7 @@ static int resume_live_snapshot(struct restore *r) {
     return err ? err : import_snapshot(r, r->plan->pending->blob, false);
 }
 
-/* One of the plan's pieces: what it holds up to the next one, or up to where the sequence ends. */
+/* Imports one of the plan's pieces, up to where the next piece begins or the sequence ends. */
 static int import_piece(struct restore *r, size_t i) {
     struct hearth_cache *cache = r->cache;
     const struct hearth_snapshot *piece = r->plan->pieces[i];
@@ -272,7 +272,7 @@ static int resume(struct restore *r) {
 
 /* ---- entry ---- */
 
-/* Reading makes room in RAM: while a restore lasts, what it needs is pinned. */
+/* Pins what the restore needs, because reading evicts other state from RAM. */
 static void hold(struct restore *r) {
     struct hearth_cache *cache = r->cache;
     if (r->plan->how != HEARTH_RESUME_STORED) {
@@ -285,14 +285,14 @@ static void hold(struct restore *r) {
     }
 }
 
-/* What a byte of the disk or of the store costs, which is being learnt. */
+/* The learnt cost of a byte from the disk or from the store, for the caller to change. */
 static double *learnt(struct hearth_cache *cache, bool remote) {
     cache->learnt_us[remote] = cache->engine->ops->now_us(cache->engine);
     return remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte;
 }
 
-/* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
- * before snapshots: they cannot take them with them, but a snapshot can take a page that nothing else keeps. */
+/* Unpins what hold() has pinned. After a failure, drops the state that the engine refused or that does not verify, and
+ * the copy that it was read from. Pages come first: dropping a snapshot may remove a page that nothing else keeps. */
 static void let_go(struct restore *r, int err) {
     struct hearth_cache *cache = r->cache;
     bool bad = err && err != HEARTH_ERR_NO_CELLS && err != HEARTH_ERR_IO;
@@ -331,7 +331,7 @@ static void let_go(struct restore *r, int err) {
     }
 }
 
-/* Where the prompt goes on from, if that is certain: the end of a reply, or the snapshot just before one. */
+/* Whether the prompt goes on from the end of a reply or from the snapshot just before one, if that is certain. */
 static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
         (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {
@@ -348,7 +348,7 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
     }
 }
 
-/* What the restore has taught about speeds. */
+/* Learns from the restore how fast the tier reads, or, if nothing was read, how fast state of RAM is imported. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
     const uint64_t read = r->until.known ? read_between(&r->since, &r->until) : 0;
     if (read > 0) {
@@ -359,7 +359,7 @@ static void learn(struct hearth_cache *cache, const struct restore *r, int64_t u
     }
 }
 
-/* The prompt used the path up to `resume`. */
+/* Counts a use of the path up to `resume`. */
 static void touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
     hearth_path_revive(path);
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {

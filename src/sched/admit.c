@@ -15,7 +15,7 @@
 #define FORK_MIN_TOKENS 16
 #define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is asked anyway */
 
-/* The task steps aside until something changes. */
+/* Holds the task until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
     const int64_t now_us = hearth_service_now_us(service);
     if (!task->admitted) { /* it has waited all the time */
@@ -67,8 +67,7 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
     return false;
 }
 
-/* Prefetches that compute what this prompt begins with: they give their lanes up, and it goes on from where they
- * are. */
+/* Preempts prefetches that compute the beginning of this prompt, so that it goes on from where they are. */
 static void take_over(struct hearth_service *service, const struct hearth_task *task) {
     for (uint32_t i = 0; i < service->lanes && !hearth_task_is_prefetch(task) && !task->request.cache_off; i++) {
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
@@ -103,7 +102,7 @@ static bool make_sampler(struct hearth_engine *engine, struct hearth_task *task,
     return !hearth_memory_refused();
 }
 
-/* False: there is none, and the task has failed. */
+/* Gives the task a sampler, if it has none. False: it cannot be made, and the task has failed. */
 static bool ensure_sampler(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_errmsg msg;
     if (task->sampler) {
@@ -273,15 +272,15 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* What failed last; `again`: the time before as well. Then there was nothing to take away that the next plan could do
- * without, and the prompt is computed from nothing. */
+/* The plan that failed last. `again`: the one before it was the same, so nothing could be dropped that makes the next
+ * plan another one; the prompt is computed from its beginning. */
 struct failure {
     enum hearth_resume how;
     int32_t resume; /* negative: nothing has */
     bool again;
 };
 
-/* A restore did not succeed. True: plan and try again; false: the task was held. */
+/* Deals with a restore that has failed. True: plan and try again; false: the task was held. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored, struct failure *failure) {
     if (restored->no_cells &&
@@ -307,8 +306,8 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
     return !over && any_busy(service);
 }
 
-/* The backing tier has not looked everywhere yet. A prompt waits for that no longer than computing it takes: however
- * long the tier looks, it is at most half as fast as with the better choice. */
+/* Whether the task waits for the scan of the backing tier, which has not found everything yet. It waits no longer than
+ * computing its prompt takes, and so at most twice as long as with the better choice. */
 static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache)) {
@@ -322,9 +321,9 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
     return (double)waited_us < hearth_costs_compute_us(hearth_cache_costs(service->cache), rest);
 }
 
-/* What the plan needs is read once while other lanes go on. What of it RAM could not keep, and everything when there is
- * no other request to serve, is read as it is restored; but not for a prefetch, as a request that arrives would
- * wait. */
+/* Whether the task waits while the plan's state is read into RAM, so that other lanes go on meanwhile. It is read once:
+ * what RAM could not keep is read again by the restore. With no other request to serve the restore reads everything;
+ * but not for a prefetch, because a request that arrives would have to wait for it. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
     if (!any_busy(service) && !hearth_task_is_prefetch(task)) {
@@ -337,7 +336,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
     return hearth_cache_fetch(service->cache, plan);
 }
 
-/* A tier that many boxes share is asked once what it has of a prompt. */
+/* Whether the task waits for the answer of a store that boxes share, which is asked once what it has of a prompt. */
 static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     const int64_t now_us = hearth_service_now_us(service);
     if (task->seek_us == 0 && plan->resume + 1 < (int32_t)task->tokens.n) {
@@ -350,7 +349,7 @@ static bool wait_for_seek(struct hearth_service *service, struct hearth_task *ta
            now_us - task->seek_us < HEARTH_BACKING_WAIT_US;
 }
 
-/* True: the task was held. */
+/* Whether the task was held for the backing tier. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     enum hearth_wait wait;
     if (wait_for_seek(service, task, plan)) {
@@ -369,7 +368,7 @@ static bool wait_for_backing(struct hearth_service *service, struct hearth_task 
 
 /* ---- prefetches ---- */
 
-/* A prefetch that ends without a lane: `reused` tokens of its prompt were there. */
+/* Ends a prefetch without a lane, of whose prompt the state of `reused` tokens is there. */
 static void end_prefetch(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          int32_t reused) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
@@ -392,8 +391,8 @@ static void end_prefetch(struct hearth_service *service, struct hearth_task *tas
     hearth_task_end(service, task, event);
 }
 
-/* Plans for a prefetch, whose reader goes on behind the whole prompt: nothing has to be computed when all of it can be
- * had. True: the task was held until it is in RAM, or has ended. */
+/* Plans a prefetch with one more token, as the next prompt will continue behind all of it: where the state of the whole
+ * prompt can be had, nothing is computed. True: the task is held until that state is in RAM, or has ended. */
 static bool prefetch_is_there(struct hearth_service *service, struct hearth_task *task) {
     int32_t n = (int32_t)task->tokens.n;
     if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1)) {
@@ -420,8 +419,8 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
 
 /* ---- entry ---- */
 
-/* Whether the next turn goes on in place before the end of its last reply was captured: the lane is at that position
- * for the last time. */
+/* Whether the task continues a lane in place whose last reply is not captured yet. The state at the end of that reply
+ * has to be captured now: the lane will not be at that position again. */
 static bool passes_end(const struct hearth_service *service, const struct hearth_task *task,
                        const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];
@@ -429,8 +428,9 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
            !live->prefetched && hearth_cache_capture_pending(service->cache, live);
 }
 
-/* A plan is to run on the parked sequence, where no request runs. What it goes on from comes to a lane; for anything
- * else that place gives way as a lane would. Either changes lanes and what is stored: another plan has to be made. */
+/* Frees the parked sequence, which a plan has chosen as its target although no request may run there. State that the
+ * plan continues moves to a lane, other state to RAM. The caller then makes another plan, because lanes and store have
+ * changed. */
 static void leave_parked_place(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
     if (how == HEARTH_RESUME_IN_PLACE) {
         hearth_parked_return(service, task);
