@@ -88,6 +88,8 @@ struct hearth_api_params {
     const char *const *strip_lines; /* regular expressions (POSIX, extended): lines of system and developer messages
                                        that match one are taken out */
     size_t strip_line_count;
+    const char *const *strip_paragraphs; /* the same for the first lines of paragraphs, which are taken out whole */
+    size_t strip_paragraph_count;
     size_t transcript_bytes;                    /* memory for replies as they were sampled; default 256 MiB */
     const char *transcripts_path;               /* SQLite database in which they outlive the process; NULL: none */
     const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */

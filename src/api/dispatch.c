@@ -317,25 +317,6 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
            hearth_api_keys_init(api, params->keys, params->key_count);
 }
 
-static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_params *params,
-                               struct hearth_errmsg *msg) {
-    api->strip_lines = calloc(params->strip_line_count + 1, sizeof *api->strip_lines);
-    if (api->strip_lines == NULL) {
-        return HEARTH_ERR_NOMEM;
-    }
-    for (size_t i = 0; i < params->strip_line_count; i++) {
-        regex_t *regex = &api->strip_lines[api->strip_line_count];
-        int rc = regcomp(regex, params->strip_lines[i], REG_EXTENDED | REG_NOSUB);
-        if (rc != 0) {
-            char reason[128];
-            regerror(rc, regex, reason, sizeof reason);
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "--strip-line '%s': %s", params->strip_lines[i], reason);
-        }
-        api->strip_line_count++;
-    }
-    return HEARTH_OK;
-}
-
 static int copy_chat_params(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
     json_error_t at;
     api->keep_thinking = params->keep_thinking;
@@ -371,7 +352,9 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
         }
     }
     int rc = params->script_path != NULL ? hearth_script_load(params->script_path, &api->script, msg) : HEARTH_OK;
-    return rc == HEARTH_OK ? compile_strip_lines(api, params, msg) : rc;
+    return rc != HEARTH_OK ? rc
+                           : hearth_strip_init(&api->strip, params->strip_lines, params->strip_line_count,
+                                               params->strip_paragraphs, params->strip_paragraph_count, msg);
 }
 
 static int open_store(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
@@ -521,10 +504,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->model_file);
     free(api->model_name);
     free(api->version);
-    for (size_t i = 0; i < api->strip_line_count; i++) {
-        regfree(&api->strip_lines[i]);
-    }
-    free(api->strip_lines);
+    hearth_strip_finish(&api->strip);
     free(api->reasoning_budget_message);
     json_decref(api->template_kwargs);
     hearth_history_shutdown(api);

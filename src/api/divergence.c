@@ -160,6 +160,17 @@ static void weigh(struct hearth_divergence *divergence, const struct hearth_tran
     }
 }
 
+/* Whether two conversations part in what one program writes anew into the same line: both have that line, and a pattern
+ * knows it by what stays. Where no tools tell programs apart only numbers may differ. Otherwise it is another program's
+ * prompt, which only has lines in common with this one. */
+static bool is_one_program(const struct hearth_divergence *divergence, const struct hearth_chat_request *request) {
+    const struct hearth_report_line *line = &divergence->lines[0];
+    if (divergence->line_count == 0 || line->pattern[0] == '\0' || line->then[0] == '\0' || line->now[0] == '\0') {
+        return false;
+    }
+    return json_array_size(request->tools) > 0 || hearth_volatile_only_numbers(line->then, line->now);
+}
+
 void hearth_divergence_find(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_chat_prompt *rendered, const struct hearth_transcript_fork *found,
                             struct hearth_divergence *divergence) {
@@ -177,6 +188,11 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
     }
     if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
         divergence->line_count = hearth_volatile_find(prompt, fork, request, divergence->lines, &fixed_bytes);
+        if (!diagnosis->own && !is_one_program(divergence, request)) {
+            *diagnosis =
+                (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = diagnosis->field};
+            divergence->line_count = 0;
+        }
     } else if (diagnosis->cause == HEARTH_CAUSE_EDITED && diagnosis->message >= 0 &&
                (size_t)diagnosis->message < request->message_count) {
         divergence->line_count =

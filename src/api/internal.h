@@ -29,6 +29,7 @@
 #define HEARTH_API_INTERNAL_H
 
 #include "api/api.h"
+#include "api/strip.h"
 #include "base/memory.h"
 #include "http/server.h"
 #include "report/figures.h"
@@ -38,7 +39,6 @@
 
 #include <jansson.h>
 #include <pthread.h>
-#include <regex.h>
 #include <stdatomic.h>
 
 #define HEARTH_CONTENT_JSON "application/json; charset=utf-8"
@@ -160,8 +160,7 @@ struct hearth_api {
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
     bool keep_thinking, strict_content, allow_control_tokens;
-    regex_t *strip_lines; /* lines of system and developer messages that match are taken out */
-    size_t strip_line_count;
+    struct hearth_strip strip; /* what is taken out of system and developer messages */
     enum hearth_chat_reasoning_format reasoning_format;
     int32_t reasoning_budget; /* tokens; -1: no limit */
     char *reasoning_budget_message;
@@ -522,10 +521,7 @@ json_t *hearth_content_warnings(const struct hearth_history *history);
 /* The same as a header of a response that has not begun. */
 void hearth_content_warn(const struct hearth_history *history, struct hearth_http_exchange *exchange);
 
-/* messages.c: takes lines that change without meaning anything out of a system or developer text of `*len` bytes and a
- * NUL, with their newlines: those that --strip-line names, and the billing line that Claude Code writes. */
-void hearth_api_text_strip_lines(const struct hearth_api *api, char *text, size_t *len);
-/* The same for the content of a message, before it is sealed. */
+/* messages.c: takes lines and paragraphs out of the content of a system or developer message, before it is sealed. */
 void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */

@@ -116,39 +116,8 @@ static bool read_content(const struct hearth_api *api, const json_t *object, siz
     return ok;
 }
 
-/* Claude Code's, at the head of its system text: it differs with every version and session. */
-static const char billing[] = "x-anthropic-billing-header:";
-
-void hearth_api_text_strip_lines(const struct hearth_api *api, char *text, size_t *text_len) {
-    char *out = text;
-    if (api->strip_line_count == 0 && strstr(text, billing) == NULL) {
-        return;
-    }
-    for (char *line = text, *next; *line != '\0'; line = next) {
-        char *newline = strchr(line, '\n');
-        bool strip = strncmp(line, billing, sizeof billing - 1) == 0;
-        next = newline != NULL ? newline + 1 : line + strlen(line);
-        size_t len = (size_t)(next - line);
-        if (newline != NULL) {
-            *newline = '\0';
-        }
-        for (size_t i = 0; i < api->strip_line_count && !strip; i++) {
-            strip = regexec(&api->strip_lines[i], line, 0, NULL, 0) == 0;
-        }
-        if (newline != NULL) {
-            *newline = '\n';
-        }
-        if (!strip) {
-            memmove(out, line, len);
-            out += len;
-        }
-    }
-    *out = '\0';
-    *text_len = (size_t)(out - text);
-}
-
 void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
-    hearth_api_text_strip_lines(api, message->content, &message->content_len);
+    hearth_strip_text(&api->strip, message->content, &message->content_len);
 }
 
 /* ---- calls ---- */

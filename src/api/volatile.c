@@ -6,6 +6,7 @@
  * What is proposed has been tried with the same function that will run it. */
 #include "api/volatile.h"
 
+#include "api/strip.h"
 #include "base/utf8.h"
 #include "chat/chat.h"
 
@@ -66,6 +67,14 @@ static void put_classes(char *out, size_t *n, size_t cap, const char *text, size
     }
 }
 
+static int32_t count_lines(const char *text, size_t len) {
+    int32_t n = text != NULL;
+    for (size_t i = 0; i < len; i++) {
+        n += text[i] == '\n';
+    }
+    return n;
+}
+
 static size_t common_front(const struct hearth_line_change *change) {
     size_t n = 0;
     while (n < change->then_len && n < change->now_len && change->then[n] == change->now[n]) {
@@ -100,6 +109,16 @@ static size_t whole_words(const char *line, size_t front, size_t line_len) {
     return front;
 }
 
+/* Of a front that a line has in any case, its key: "Working directory:" of "Working directory: /home/olga". */
+static size_t key_of(const char *line, size_t front) {
+    for (size_t i = STEADY_LEAST; i < front; i++) {
+        if (line[i - 1] == ':' || line[i - 1] == '=') {
+            return i;
+        }
+    }
+    return front;
+}
+
 static bool matches(const regex_t *regex, const char *line, size_t len) {
     char *copy = strndup(line, len);
     const bool found = copy != NULL && regexec(regex, copy, 0, NULL, 0) == 0;
@@ -129,14 +148,6 @@ static bool is_right(const char *pattern, const struct hearth_line_change *chang
     return right;
 }
 
-static int32_t count_lines(const char *text, size_t len) {
-    int32_t n = text != NULL;
-    for (size_t i = 0; i < len; i++) {
-        n += text[i] == '\n';
-    }
-    return n;
-}
-
 bool hearth_volatile_pattern(const struct hearth_line_change *change, const struct hearth_chat_request *request,
                              char *out, size_t cap) {
     if (count_lines(change->then, change->then_len) > 1 || count_lines(change->now, change->now_len) > 1) {
@@ -151,7 +162,8 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
     while (plain < words && !isdigit((unsigned char)line[plain])) {
         plain++;
     }
-    plain = whole_words(line, plain, plain < words ? len : plain);
+    plain = both ? key_of(line, whole_words(line, plain, plain < words ? len : plain))
+                 : whole_words(line, plain, plain < words ? len : plain);
     for (int candidate = 0; candidate < 4; candidate++) {
         size_t n = 0, said = 0;
         out[n++] = '^';
@@ -180,6 +192,160 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
         }
     }
     return false;
+}
+
+/* ---- paragraphs ---- */
+
+#define HEADINGS_MAX 3
+#define PARAGRAPHS_LINES 32 /* a heading with more below it is that of a chapter */
+#define CONTEXT_BYTES 4096  /* in front of what differs, and behind it, that its paragraph may take */
+
+/* A line that names what stands below it ("Status:"), as "^Status:$". */
+static bool put_heading(char *out, size_t *n, size_t cap, const char *line, size_t len) {
+    if (len < STEADY_LEAST || len > STEADY_MOST || line[len - 1] != ':' || !in_word(line[0])) {
+        return false;
+    }
+    *n += (size_t)snprintf(out + *n, cap - *n, "%s^", *n > 0 ? "|" : "");
+    put_text(out, n, cap, line, len);
+    if (*n + 1 < cap) {
+        out[(*n)++] = '$';
+        out[*n] = '\0';
+    }
+    return true;
+}
+
+static bool is_empty(const char *line, size_t len) {
+    size_t n = 0;
+    while (n < len && strchr(" \t\r", line[n]) != NULL) {
+        n++;
+    }
+    return n == len;
+}
+
+/* Where the paragraph begins that a line is in; the line itself: it is the first one. */
+static const char *paragraph_of(const char *text, const char *line) {
+    while (line > text) {
+        const char *before = line - 1;
+        while (before > text && before[-1] != '\n') {
+            before--;
+        }
+        if (is_empty(before, (size_t)(line - 1 - before))) {
+            break;
+        }
+        line = before;
+    }
+    return line;
+}
+
+static size_t line_bytes(const char *line, size_t left) {
+    const char *end = memchr(line, '\n', left);
+    return end != NULL ? (size_t)(end - line) : left;
+}
+
+/* The headings that begin a paragraph inside of what differs. */
+static void add_headings(const struct hearth_line_change *change, char *out, size_t *n, size_t cap) {
+    bool empty = false;
+    size_t found = 1;
+    for (size_t at = 0; change->now != NULL && at < change->now_len && found < HEADINGS_MAX;) {
+        const size_t len = line_bytes(change->now + at, change->now_len - at);
+        found += empty && put_heading(out, n, cap, change->now + at, len);
+        empty = is_empty(change->now + at, len);
+        at += len + 1;
+    }
+}
+
+/* Lines of the request's system text that a pattern matches. */
+static size_t count_matches(const char *pattern, const struct hearth_chat_request *request) {
+    regex_t regex;
+    size_t n = 0;
+    if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
+        return 0;
+    }
+    for (size_t m = 0; m < request->message_count; m++) {
+        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
+        while (line != NULL) {
+            const size_t len = strcspn(line, "\n");
+            n += matches(&regex, line, len);
+            line = line[len] == '\n' ? line + len + 1 : NULL;
+        }
+    }
+    regfree(&regex);
+    return n;
+}
+
+/* Lines that are taken out of the request's system text. */
+static size_t count_taken(const struct hearth_strip *strip, const struct hearth_chat_request *request) {
+    size_t n = 0;
+    for (size_t m = 0; m < request->message_count; m++) {
+        const struct hearth_message *message = request->messages[m];
+        char *copy = is_system(message) ? strdup(message->content) : NULL;
+        if (copy != NULL) {
+            size_t len = message->content_len;
+            hearth_strip_text(strip, copy, &len);
+            n += (size_t)(count_lines(message->content, message->content_len) - count_lines(copy, len));
+        }
+        free(copy);
+    }
+    return n;
+}
+
+/* What is left of the text around what differs. False: out of memory. */
+static bool left_of(const struct hearth_strip *strip, const char *front, size_t front_len, const char *row,
+                    size_t row_len, const struct hearth_line_change *change, struct hearth_buf *out) {
+    const size_t rest = change->alike < CONTEXT_BYTES ? change->alike : CONTEXT_BYTES;
+    if (!hearth_buf_append(out, front, front_len) ||
+        (row != NULL && !(hearth_buf_append(out, row, row_len) && hearth_buf_text(out, "\n"))) ||
+        !hearth_buf_append(out, change->behind, rest) || !hearth_buf_append(out, "", 1)) {
+        return false;
+    }
+    out->len--;
+    hearth_strip_text(strip, (char *)out->data, &out->len);
+    return true;
+}
+
+bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change *change,
+                               const struct hearth_chat_request *request, char *out, size_t cap) {
+    const char *from = change->now != NULL ? change->now : change->behind, *begin = paragraph_of(text, from);
+    size_t n = 0, headings = 1;
+    struct hearth_strip strip;
+    struct hearth_errmsg msg;
+    struct hearth_buf then = {0}, now = {0};
+    out[0] = '\0';
+    if (begin == from || (size_t)(from - begin) > CONTEXT_BYTES ||
+        !put_heading(out, &n, cap, begin, line_bytes(begin, (size_t)(from - begin)))) {
+        return false;
+    }
+    add_headings(change, out, &n, cap);
+    for (const char *at = out; (at = strchr(at, '|')) != NULL; at++) {
+        headings++;
+    }
+    const char *pattern = out;
+    bool same = n + 1 < cap && count_matches(out, request) == headings &&
+                hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK;
+    if (same) {
+        const size_t front = (size_t)(from - begin);
+        same = count_taken(&strip, request) <= PARAGRAPHS_LINES &&
+               left_of(&strip, begin, front, change->then, change->then_len, change, &then) &&
+               left_of(&strip, begin, front, change->now, change->now_len, change, &now) && then.len == now.len &&
+               memcmp(then.data, now.data, now.len) == 0;
+        hearth_strip_finish(&strip);
+    }
+    hearth_buf_finish(&then);
+    hearth_buf_finish(&now);
+    return same;
+}
+
+bool hearth_volatile_only_numbers(const char *then, const char *now) {
+    static const char digits[] = "0123456789";
+    while (*then != '\0' || *now != '\0') {
+        const size_t a = strspn(then, digits), b = strspn(now, digits);
+        if ((a == 0) != (b == 0) || (a == 0 && *then != *now)) {
+            return false;
+        }
+        then += a > 0 ? a : 1;
+        now += b > 0 ? b : 1;
+    }
+    return true;
 }
 
 /* ---- where they are ---- */
@@ -268,6 +434,46 @@ static void copy_lines(struct hearth_report_line *to, const struct hearth_line_c
               change->then != NULL ? change->then_len - from : 0);
 }
 
+/* A text, and where the message in it ends. */
+struct turn_text {
+    const char *text;
+    size_t end;
+};
+
+static bool same_text(const char *a, size_t na, const char *b, size_t nb) {
+    return na == nb && memcmp(a, b, na) == 0;
+}
+
+/* The line behind one; NULL: that is the last one. */
+static const char *line_after(const char *line, size_t len, const char *end, size_t *next_len) {
+    const char *next = line + len < end && line[len] == '\n' ? line + len + 1 : NULL;
+    *next_len = next != NULL ? line_bytes(next, (size_t)(end - next)) : 0;
+    return next;
+}
+
+/* Takes a pair of lines for one that came into the message, or that was taken out, where the lines behind tell so.
+ * Returns how many lines further down it is. */
+static int came_or_went(struct hearth_line_change *change, const struct turn_text *then,
+                        const struct hearth_message *message) {
+    size_t then_len, now_len;
+    const char *then_next = line_after(change->then, change->then_len, then->text + then->end, &then_len);
+    const char *now_next = line_after(change->now, change->now_len, message->content + message->content_len, &now_len);
+    const bool same = same_text(change->then, change->then_len, change->now, change->now_len);
+    if (same && (then_next == NULL) != (now_next == NULL)) { /* one of them ends there */
+        *change =
+            (struct hearth_line_change){.then = then_next, .then_len = then_len, .now = now_next, .now_len = now_len};
+        return 1;
+    }
+    if (now_next != NULL && same_text(change->then, change->then_len, now_next, now_len)) {
+        change->then = NULL;
+        change->then_len = 0;
+    } else if (then_next != NULL && same_text(then_next, then_len, change->now, change->now_len)) {
+        change->now = NULL;
+        change->now_len = 0;
+    }
+    return 0;
+}
+
 size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                               const struct hearth_message *message, const struct hearth_specials *specials,
                               struct hearth_report_line *line) {
@@ -277,7 +483,7 @@ size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, con
     }
     const char *now = prompt->text + begin, *in, *end = memchr(now, '\n', prompt->len - begin);
     const size_t now_len = end != NULL ? (size_t)(end - now) : prompt->len - begin, front = fork->offset - begin;
-    int32_t number;
+    int32_t number = 0;
     char *then = fork->then != NULL ? malloc(front + fork->then_len + 1) : NULL;
     if (then == NULL || !find_line(message, now, now_len, &in, &len, &number)) {
         free(then);
@@ -293,20 +499,23 @@ size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, con
     size_t then_end = hearth_specials_turn_end(specials, then, whole, before);
     end = memchr(then + before, '\n', whole - before);
     then_end = end != NULL && (size_t)(end - then) < then_end ? (size_t)(end - then) : then_end;
-    const struct hearth_line_change change = {
+    struct hearth_line_change change = {
         .then = then + before, .then_len = then_end - before, .now = in, .now_len = len};
+    const struct turn_text then_text = {then, hearth_specials_turn_end(specials, then, whole, before)};
+    number += came_or_went(&change, &then_text, message);
     *line = (struct hearth_report_line){
-        .number = memchr(message->content, '\n', message->content_len) != NULL ? number : 0, .count = 1};
+        .number = memchr(message->content, '\n', message->content_len) != NULL && change.now != NULL ? number : 0,
+        .count = 1};
     copy_lines(line, &change);
     free(then);
     return strcmp(line->then, line->now) != 0;
 }
 
-/* Up to the end of the string or line, or some bytes. */
+/* Up to the end of the string or line, or some bytes; more than brackets and commas. */
 static int string_len(const char *text, size_t len) {
-    enum { MOST = 40 };
+    enum { LEAST = 12, MOST = 40 };
     size_t n = 0;
-    while (n < len && n < MOST && text[n] != '"' && text[n] != '\n') {
+    while (n < len && n < MOST && (text[n] != '"' || n < LEAST) && text[n] != '\n') {
         n++;
     }
     return (int)n;
@@ -331,6 +540,30 @@ void hearth_volatile_around(const struct hearth_transcript_prompt *prompt, const
     copy_line(line->now, sizeof line->now, now_text, strlen(now_text));
 }
 
+/* What takes the line out, or the lines: a pattern of the line where it has a key, or is the same line in both; one of
+ * the paragraph where entries of a list are others; what fits a line as it is comes last. */
+static void find_pattern(const char *text, const struct hearth_line_change *raw,
+                         const struct hearth_line_change *change, const struct hearth_chat_request *request,
+                         struct hearth_report_line *to) {
+    const char *line = change->now != NULL ? change->now : change->then;
+    const size_t len = change->now != NULL ? change->now_len : change->then_len;
+    const size_t front = change->now != NULL && change->then != NULL ? common_front(change) : 0;
+    size_t key = 0;
+    while (key < len && key < STEADY_MOST && (in_word(line[key]) || strchr(" -_", line[key]) != NULL)) {
+        key++;
+    }
+    const bool keyed = key > 0 && key < len && line[key] == ':' && line[0] != ' ' && !isdigit((unsigned char)line[0]);
+    const bool entry = front < 2 * STEADY_LEAST && !keyed;
+    const bool found = hearth_volatile_pattern(change, request, to->pattern, sizeof to->pattern);
+    char pattern[sizeof to->pattern];
+    to->paragraph = (!found || entry) && hearth_volatile_paragraph(text, raw, request, pattern, sizeof pattern);
+    if (to->paragraph) {
+        memcpy(to->pattern, pattern, sizeof pattern);
+    } else if (!found) {
+        to->pattern[0] = '\0';
+    }
+}
+
 size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes) {
@@ -343,14 +576,13 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
     for (size_t i = 0; i < n && kept < HEARTH_REPORT_LINES_MAX; i++) {
         struct hearth_report_line *to = &lines[kept];
         *to = (struct hearth_report_line){.number = 0};
-        const size_t alike = changes[i].alike;
+        const struct hearth_line_change raw = changes[i];
+        const size_t alike = raw.alike;
         if (!cut_line(request, &changes[i], &to->number)) {
             break;
         }
         copy_lines(to, &changes[i]);
-        if (!hearth_volatile_pattern(&changes[i], request, to->pattern, sizeof to->pattern)) {
-            to->pattern[0] = '\0';
-        }
+        find_pattern(prompt->text, &raw, &changes[i], request, to);
         const int32_t then_lines = count_lines(changes[i].then, changes[i].then_len);
         to->count = changes[i].now != NULL ? count_lines(changes[i].now, changes[i].now_len) : then_lines;
         fixable = fixable && (to->pattern[0] != '\0' || kept == 0);

@@ -13,6 +13,14 @@
 bool hearth_volatile_pattern(const struct hearth_line_change *change, const struct hearth_chat_request *request,
                              char *out, size_t cap);
 
+/* The same for --strip-paragraph: of a list below a heading, which has changed; what is left of the text is the same,
+ * then and now. `text` begins the prompt that the change points into. */
+bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change *change,
+                               const struct hearth_chat_request *request, char *out, size_t cap);
+
+/* Two lines are the same but for their numbers. */
+bool hearth_volatile_only_numbers(const char *then, const char *now);
+
 /* The lines that differ where a prompt left an earlier one, as far as they stand in the system text. Returns how many;
  * `*fixed_bytes`: of the prompt, that would have been known without them. */
 size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,

@@ -407,6 +407,8 @@ static void fill_chat(const struct server *server, struct hearth_api_params *par
     params->strict_content = options->strict_content;
     params->strip_lines = options->strip_line.v;
     params->strip_line_count = options->strip_line.n;
+    params->strip_paragraphs = options->strip_paragraph.v;
+    params->strip_paragraph_count = options->strip_paragraph.n;
     params->transcript_bytes = (size_t)options->transcript_bytes;
     params->transcripts_path = shared ? server->store_path : server->disk.transcripts;
     params->transcripts_seal = shared ? server->seal : server->disk.seal;

@@ -52,9 +52,13 @@ static json_t *lines_json(const struct hearth_report_divergence *divergence) {
     json_t *list = json_array();
     for (size_t i = 0; i < divergence->line_count; i++) {
         const struct hearth_report_line *line = &divergence->lines[i];
-        json_array_append_new(list, json_pack("{s:i, s:o, s:o, s:o}", "number", (int)line->number, "before",
-                                              text_or_null(line->then), "after", text_or_null(line->now), "strip_line",
-                                              text_or_null(line->pattern)));
+        json_t *json =
+            json_pack("{s:i, s:o, s:o, s:o}", "number", (int)line->number, "before", text_or_null(line->then), "after",
+                      text_or_null(line->now), "strip_line", text_or_null(line->paragraph ? NULL : line->pattern));
+        if (line->paragraph) {
+            json_object_set_new(json, "strip_paragraph", text_json(line->pattern));
+        }
+        json_array_append_new(list, json);
     }
     return list;
 }

@@ -16,6 +16,7 @@
 struct hearth_report_line {
     char then[128], now[128];
     char pattern[128]; /* for --strip-line; "": there is none */
+    bool paragraph;    /* it is for --strip-paragraph */
     int32_t number;    /* 1: first line of its message; 0: unknown */
     int32_t count;     /* lines in a row; 0 and 1: one */
 };

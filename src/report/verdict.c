@@ -239,10 +239,7 @@ static void say_lines(const struct hearth_report_divergence *divergence, const c
     }
     const char *what = came ? "came in" : went ? many ? "were taken out" : "was taken out" : "changed";
     if (!divergence->own) { /* of another conversation: the line may be right in either */
-        what = came   ? many ? "are in no earlier prompt" : "is in no earlier prompt"
-               : went ? many ? "of an earlier prompt are not there" : "of an earlier prompt is not there"
-               : many ? "are not those of an earlier prompt"
-                      : "is not that of an earlier prompt";
+        what = many ? "are not those of an earlier prompt" : "is not that of an earlier prompt";
     }
     (void)snprintf(verdict->text, sizeof verdict->text,
                    "%s of the system text %s (`%s`)%s, so %s tokens were computed%s", which, what, shown, others,
@@ -264,9 +261,15 @@ static void advise_lines(const struct hearth_report *report, const struct hearth
     char options[sizeof verdict->advice] = "", time[32], tokens[32];
     size_t n = 0, i = 0;
     const size_t fixable = fixable_lines(divergence);
+    bool whole = false; /* paragraphs */
     while (i < fixable && n + strlen(divergence->lines[i].pattern) + 120 < sizeof options) {
-        n += (size_t)snprintf(options + n, sizeof options - n, "%s--strip-line '%s'", i > 0 ? " " : "",
-                              divergence->lines[i].pattern);
+        char option[160];
+        const struct hearth_report_line *line = &divergence->lines[i];
+        (void)snprintf(option, sizeof option, "--strip-%s '%s'", line->paragraph ? "paragraph" : "line", line->pattern);
+        whole = whole || line->paragraph;
+        if (strstr(options, option) == NULL) { /* two lines may be of one paragraph */
+            n += (size_t)snprintf(options + n, sizeof options - n, "%s%s", n > 0 ? " " : "", option);
+        }
         i++;
     }
     if (i < fixable || i == 0) {
@@ -278,9 +281,12 @@ static void advise_lines(const struct hearth_report *report, const struct hearth
                        "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
                        options, count(divergence->fixed_tokens, tokens));
     } else {
-        (void)snprintf(verdict->advice, sizeof verdict->advice, "`%s` would have saved %s (it takes %s out)", options,
+        (void)snprintf(verdict->advice, sizeof verdict->advice, "%s`%s` would have saved %s (it takes %s out)",
+                       divergence->own && !whole ? "" : "where the model can do without it, ", options,
                        duration((int64_t)((double)verdict->tokens * token_us(report)), time),
-                       divergence->line_count > 1 ? "these lines" : "the whole line");
+                       whole                        ? "all up to the next empty line"
+                       : divergence->line_count > 1 ? "these lines"
+                                                    : "the whole line");
     }
 }
 
@@ -323,9 +329,17 @@ static void say_edited(const struct hearth_report_divergence *divergence, const 
     const bool calls = line == NULL && divergence->field != NULL && strcmp(divergence->field, "tool_calls") == 0;
     (void)(line != NULL ? around(line->then, line->now, then) : first_line(divergence->before, then));
     (void)(line != NULL ? around(line->now, line->then, now) : first_line(divergence->after, now));
-    (void)snprintf(verdict->text, sizeof verdict->text,
-                   "%s%s%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
-                   calls ? "what is called in " : "", which, place(divergence, where), then, now, tokens);
+    if (line != NULL && (line->then[0] == '\0' || line->now[0] == '\0')) {
+        const bool came = line->then[0] == '\0';
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s%s %s (`%s`), so %s tokens behind it were computed again",
+                       line->number > 0 ? which : "a line of ", place(divergence, where),
+                       came ? "came in" : "was taken out", first_line(came ? line->now : line->then, now), tokens);
+    } else {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s%s%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
+                       calls ? "what is called in " : "", which, place(divergence, where), then, now, tokens);
+    }
     if (divergence->role != NULL && strcmp(divergence->role, "tool") == 0) {
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "a client that clears or shortens old results has what follows them computed again: seldom, and "
@@ -628,8 +642,14 @@ static void judge_times(struct judge *judge) {
     char time[32], tokens[32];
     struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
     if (verdict != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "reading, rendering and tokenising the request took %s",
-                       duration(report->prepare_us, time));
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "reading, rendering and tokenising the request took %s; the text of %s of its tokens was known",
+                       duration(report->prepare_us, time), count(report->known_tokens, tokens));
+        if (report->known_tokens * 2 > report->prompt_tokens) { /* that is little work */
+            (void)snprintf(verdict->advice, sizeof verdict->advice,
+                           "what is known costs little, so the machine was busy with something else: fewer threads for "
+                           "the model (`-t`), or fewer programs beside it");
+        }
     }
     judge_shared(judge);
     if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {

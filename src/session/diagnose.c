@@ -123,6 +123,33 @@ static bool is_compacted(const struct sides *sides, size_t i) {
     return false;
 }
 
+#define NEAR 64 /* messages behind the first that differs, in either prompt, that are looked through */
+
+/* How many messages stand in front of the nearest two in a row that both have, from message `i` on, in the earlier
+ * prompt and in this one: one alone may be said twice ("Go on."). False: there are none. */
+static bool find_next(const struct sides *sides, size_t i, size_t *then, size_t *now) {
+    for (size_t both = 1; both < 2 * NEAR; both++) {
+        for (size_t k = 0; k <= both; k++) {
+            const size_t a = i + k, b = i + both - k;
+            if (a + 1 < sides->then_count && b + 1 < sides->now_count && same(sides, a, b) &&
+                same(sides, a + 1, b + 1)) {
+                *then = k;
+                *now = both - k;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The words of a reply whose calls have gone: its results have gone with them, or there are none yet. A client's
+ * protocol may have made one message of these words and the reply that came after the results. */
+static bool calls_dropped(const struct sides *sides, size_t i) {
+    const bool result_now = i + 1 < sides->now_count && sides->now[i + 1]->role == HEARTH_ROLE_TOOL;
+    return sides->then[i].role == HEARTH_ROLE_ASSISTANT && sides->now[i]->role == HEARTH_ROLE_ASSISTANT &&
+           sides->then[i].printed != 0 && sides->now[i]->call_count == 0 && !result_now;
+}
+
 /* Message `i` is in both and not the same. */
 static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line,
                                   const struct hearth_transcript_fork *fork, bool own) {
@@ -146,7 +173,17 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
     if (sides->now[i]->role == HEARTH_ROLE_USER && is_compacted(sides, i)) {
         return HEARTH_CAUSE_COMPACTED;
     }
-    return line ? HEARTH_CAUSE_VOLATILE : HEARTH_CAUSE_EDITED;
+    size_t then, now;
+    if (line) {
+        return HEARTH_CAUSE_VOLATILE;
+    }
+    if (calls_dropped(sides, i)) {
+        return HEARTH_CAUSE_DROPPED;
+    }
+    if (!is_system(sides->now[i]->role) && find_next(sides, i, &then, &now) && then != now) {
+        return then > now ? HEARTH_CAUSE_DROPPED : HEARTH_CAUSE_INSERTED;
+    }
+    return HEARTH_CAUSE_EDITED;
 }
 
 /* Of `count` messages that say the same, the first with calls that are written in another way; `count`: none. */
@@ -165,13 +202,14 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
     size_t i = common(&sides);
     *diagnosis = (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = "messages"};
     const bool own = fork->own || share_reply(&sides);
-    const bool line = i < sides.then_count && i < sides.now_count && is_system(sides.now[i]->role) &&
-                      line_differs(fork, prompt, sides.now[i], own);
+    const bool same_tools = hearth_digest_equal(fork->root.tools, prompt->root.tools);
+    const bool line = (own || same_tools) && i < sides.then_count && i < sides.now_count &&
+                      is_system(sides.now[i]->role) && line_differs(fork, prompt, sides.now[i], own);
     diagnosis->own = own;
     if (sides.then_count == 0 || (i == 0 && !own && !line)) {
         return;
     }
-    if (!line && !hearth_digest_equal(fork->root.tools, prompt->root.tools)) {
+    if (!line && !same_tools) {
         diagnosis->cause = own ? HEARTH_CAUSE_TOOLS : HEARTH_CAUSE_OTHER; /* another client has others */
         diagnosis->field = own ? "tools" : "messages";
     } else if (!line && !hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {

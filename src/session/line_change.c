@@ -85,6 +85,7 @@ size_t hearth_line_changes(const char *then, size_t then_len, const char *now, s
                                                  .then_len = without_end(a.at, in_a),
                                                  .now = in_b > 0 ? b.at : NULL,
                                                  .now_len = without_end(b.at, in_b),
+                                                 .behind = b.at + in_b,
                                                  .alike = alike};
         a = behind(a, in_a);
         b = behind(b, in_b);

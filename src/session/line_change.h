@@ -14,7 +14,8 @@
 struct hearth_line_change {
     const char *then, *now;
     size_t then_len, now_len;
-    size_t alike; /* bytes behind it that both have, to the next line that differs or the end */
+    const char *behind; /* in the newer text, what follows it */
+    size_t alike;       /* bytes behind it that both have, to the next line that differs or the end */
 };
 
 /* Both texts begin at the beginning of a line, and differ in it. Fills the first changes and returns how many they are;

@@ -49,17 +49,23 @@ static struct text_node *last_child(struct hearth_transcripts *transcripts, stru
     return node->child;
 }
 
-/* Appends the text of a path: a node and, from there, always the child used last. What is not in memory is loaded for
- * the first ENOUGH bytes only. */
+static bool append_reply(const struct reply *reply, struct hearth_buf *out) {
+    return hearth_buf_append(out, reply->head, reply->head_len) && hearth_buf_append(out, reply->raw, reply->raw_len);
+}
+
+/* Appends the text of a path: a node and, from there, always the child used last, and the reply to all of it. What is
+ * not in memory is loaded for the first ENOUGH bytes only. */
 static bool path_text(struct hearth_transcripts *transcripts, struct text_node *node, struct hearth_buf *out) {
     enum { ENOUGH = 4096 };
     const size_t end = out->len + node->len + ENOUGH;
+    const struct reply *reply = NULL;
     for (; node != NULL; node = out->len < end ? last_child(transcripts, node) : node->child) {
+        reply = node->replies;
         if (!hearth_buf_append(out, node->text, node->len)) {
             return false;
         }
     }
-    return true;
+    return reply == NULL || append_reply(reply, out);
 }
 
 /* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
@@ -82,8 +88,7 @@ static bool nearest(struct hearth_transcripts *transcripts, struct text_node *no
     *said = NULL;
     if (reply != NULL) {
         struct hearth_buf text = {0};
-        bool ok = hearth_buf_append(&text, reply->head, reply->head_len) &&
-                  hearth_buf_append(&text, reply->raw, reply->raw_len);
+        const bool ok = append_reply(reply, &text);
         if (ok && (best == NULL || common_bytes((const char *)text.data, text.len, now, left) > longest)) {
             *through = node;
             *said = reply;
@@ -169,8 +174,7 @@ static bool find_own_fork(const struct seeker *seeker) {
     if (parts) {
         const struct reply *reply = past->child == NULL ? past->replies : NULL;
         parts = reply == NULL ? past->child == NULL || path_text(transcripts, past->child, &then)
-                              : hearth_buf_append(&then, reply->head, reply->head_len) &&
-                                    hearth_buf_append(&then, reply->raw, reply->raw_len);
+                              : append_reply(reply, &then);
         fork->own = parts;
     }
     if (parts) {
@@ -180,6 +184,31 @@ static bool find_own_fork(const struct seeker *seeker) {
     }
     hearth_buf_finish(&then);
     return parts;
+}
+
+/* A reply is among the messages that a record and the prompt begin with. */
+static bool share_replies(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
+    bool replied = false;
+    for (size_t i = 0; i < fork->said_count && i < prompt->message_count && !replied; i++) {
+        if (!hearth_digest_equal(fork->said[i].says, prompt->messages[i]->says)) {
+            return false;
+        }
+        replied = fork->said[i].role == HEARTH_ROLE_ASSISTANT;
+    }
+    return replied;
+}
+
+/* What stands next in the tree is the same conversation to its first reply, and what was taken for the earlier prompt
+ * is not: another conversation has messages of this one, as several of one task have. */
+static bool is_nearer(const struct seeker *seeker, struct text_node *through, const struct reply *reply) {
+    struct hearth_transcript_fork near = {.known = false};
+    if (share_replies(seeker->fork, seeker->prompt)) {
+        return false;
+    }
+    copy_record(seeker->transcripts, through, reply, &near);
+    const bool nearer = share_replies(&near, seeker->prompt);
+    hearth_transcript_fork_finish(&near);
+    return nearer;
 }
 
 void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
@@ -198,8 +227,9 @@ void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const s
             common == then.len && reply != NULL && !hearth_specials_ends(transcripts->specials, now, left, common);
         const bool leaves = then.len > 0 && common < left && (common < then.len || longer);
         const bool own = (leaves || reply != NULL) && find_own_fork(&seeker);
-        if (leaves && !own) {
-            fork->own = prompt->names_previous;
+        if (leaves && (!own || is_nearer(&seeker, through, reply))) {
+            hearth_transcript_fork_finish(fork);
+            fork->own = own || prompt->names_previous;
             set_fork(&seeker, pos + common, &then, common, through, reply);
         }
         fork->summary = fork->known && hearth_transcript_is_summary(transcripts, prompt);

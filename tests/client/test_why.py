@@ -32,6 +32,14 @@ def sim():
         yield server
 
 
+@pytest.fixture(scope="module")
+def quick():
+    """A template that prints tools and calls, and the speed at which only tokens count."""
+    template = os.path.join(os.path.dirname(__file__), "thinking.jinja")
+    with serve(*QUICK_SIM, "-np", "1", "-c", "16384", "--cache-ram", "256", "--chat-template-file", template) as server:
+        yield server
+
+
 def url(server):
     return f"http://127.0.0.1:{server.port}"
 
@@ -173,8 +181,29 @@ def test_many_volatile_lines(sim):
         == [f"^{name}:" for name in names]
 
 
+def test_the_list_below_a_heading(quick):
+    """As the status of a repository, which some agents put into their system text."""
+    text = "gitStatus: as it was when the conversation began.\nCurrent branch: main\n\nStatus:\n{}\n\nRecent commits:\n{}\n\n"
+
+    def turns(server):
+        history = [system(text.format("(clean)", "1a2b3c4 one") + RULES), user(FIRST)]
+        reply, _ = ask(server, history, tools=tools("read_file"))
+        history[0] = system(text.format("M a.c\n M b.c\n?? c.c", "0c0ffee another\n1a2b3c4 one") + RULES)
+        return ask(server, [*history, reply, user("Go on.")], tools=tools("read_file"))[1]
+    report = turns(quick)
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and "lines 5 to 10 of the system text changed" in verdict["text"], report
+    options = shlex.split(re.search(r"`(.*?)` would have saved", verdict["advice"])[1])
+    assert options == ["--strip-paragraph", "^Status:$|^Recent commits:$"], options
+    with serve(*QUICK_SIM, "-np", "1", *options) as server:
+        fixed = turns(server)
+    assert fixed["reason"] == "extended" and fixed["verdicts"] == []
+    about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
+
+
 def test_the_lines_of_a_status(sim):
-    """A few lines in a row are others: no pattern takes them out, so none is proposed."""
+    """A few lines in a row are others, and no heading says what ends where: no pattern takes them out, so none is
+    proposed."""
     status = "Git status:\n{}\nThat is the end of what is known of this folder and of its branch.\n"
     history = [system(status.format(" M a.c\n?? notes.txt") + RULES), user(FIRST)]
     reply, before = ask(sim, history)
@@ -301,6 +330,66 @@ def test_messages_that_move(sim, change):
     _, report = ask(sim, [*history, user("Go on.")])
     assert cause(report) == "messages_moved", report
     assert report["divergence"]["cause"] == change
+
+
+def call(name, words="Let me look at that."):
+    """A call of a tool, and its result."""
+    return [{"role": "assistant", "content": words, "tool_calls": [
+                {"id": f"call_{name}", "type": "function", "function": {"name": "read_file", "arguments": f'{{"path": "{name}"}}'}}]},
+            {"role": "tool", "tool_call_id": f"call_{name}", "content": f"What {name} says. " + RULES}]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_calls_that_are_dropped(quick, joined, last):
+    """With their results; the words beside them stay, and may have become one message with the reply behind them."""
+    history = [system(SYSTEM.format(f"calls dropped {joined} {last}")), user(FIRST), *call("a"), *call("b")]
+    reply, _ = ask(quick, history, tools=tools("read_file"), max_tokens=100, ignore_eos=True)
+    if not last:
+        history += [reply, user("What else is there?")]
+        reply, _ = ask(quick, history, tools=tools("read_file"))
+    del history[4 if last else 2]["tool_calls"], history[5 if last else 3]
+    if joined:
+        words, behind = (history.pop(4), reply) if last else (history.pop(2), history[2])
+        behind["content"] = f"{words['content']}\n{behind['content'] or ''}"
+    _, report = ask(quick, [*history, reply, user("Go on.")], tools=tools("read_file"))
+    assert cause(report) == "messages_moved", report
+    assert report["tokens"]["computed"] * 0.8 < report["verdicts"][0]["tokens"] <= report["tokens"]["computed"]
+
+
+def test_two_conversations_of_one_task(quick):
+    """Another conversation has the newest messages of this one; what has changed is told by its own."""
+    def history(name):
+        return [system(SYSTEM.format(name)), user(FIRST), *call("a"), *call("b")]
+    ask(quick, [*history("the second"), *call("c")[:1]], tools=tools("read_file"))
+    reply, _ = ask(quick, history("the first"), tools=tools("read_file"))
+    edited = history("the first")
+    edited[3]["content"] = "What a says is no longer kept."
+    _, report = ask(quick, [*edited, reply, user("Go on.")], tools=tools("read_file"))
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "edited_message" and "message 3 (tool)" in verdict["text"], report
+    about(verdict, report["tokens"]["computed"])
+
+
+@pytest.mark.parametrize("others", [None, ("read_file",), ("read_file", "write_file")])
+def test_another_program_with_most_of_the_same_rules(quick, others):
+    """A line of its prompt says what it is for: that is no volatile line, whatever tools it has."""
+    text = f"You are one of the programs with {others}.\n{{}}\n{RULES}"
+    ask(quick, [system(text.format("You write code, and you run it.")), user(FIRST)], tools=tools("read_file", "write_file"))
+    _, report = ask(quick, [system(text.format("Titles of conversations are what you find.")), user(f"A title for: {FIRST}")],
+                    **({"tools": tools(*others)} if others else {}))
+    assert report["reason"] == "cold" and cause(report) in ("new_conversation", None), report
+
+
+def test_a_date_in_the_next_conversation(quick):
+    """Of the same program, which has the same tools; the advice leaves it to the user whether the line is needed."""
+    text = f"You are an agent that knows the day.\nToday: {{}}\n{RULES}"
+    _, before = ask(quick, [system(text.format("Tuesday")), user(FIRST)], tools=tools("read_file"))
+    _, report = ask(quick, [system(text.format("Wednesday")), user("Another thing.")], tools=tools("read_file"))
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and "is not that of an earlier prompt" in verdict["text"], report
+    assert "where the model can do without it, `--strip-line '^Today:'`" in verdict["advice"]
+    about(verdict, report["tokens"]["prompt"] - report["divergence"]["token"])
 
 
 @pytest.mark.parametrize("now", [("write_file", "read_file"), ("read_file",)], ids=["order", "fewer"])

@@ -114,10 +114,23 @@ static void a_volatile_line_is_told_with_its_pattern(void **state) {
     assert_non_null(strstr(verdict.advice, "have the client put what changes into its newest message"));
     lines[1].count = 3;
     assert_non_null(strstr(first_is(&report, "volatile_line").text, "lines 7 to 9 of the system text came in"));
+}
+
+/* The line may be right in either conversation, so nothing is advised without an if. */
+static void a_line_of_another_conversation_is_told_with_care(void **state) {
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 950);
+    const struct hearth_report_line line = {
+        .then = "Folder: /a", .now = "Folder: /b", .pattern = "^Folder:", .number = 3};
+    (void)state;
     divergence.own = false;
+    divergence.lines = &line;
+    divergence.line_count = 1;
     divergence.fixed_tokens = 950;
-    assert_non_null(
-        strstr(first_is(&report, "volatile_line").text, "lines 7 to 9 of the system text are in no earlier"));
+    const struct hearth_report report = missed(&divergence);
+    const struct hearth_verdict verdict = first_is(&report, "volatile_line");
+    assert_string_equal(verdict.text, "line 3 of the system text is not that of an earlier prompt (`Folder: /b`), so "
+                                      "950 tokens were computed");
+    assert_non_null(strstr(verdict.advice, "where the model can do without it, `--strip-line '^Folder:'` would"));
 }
 
 static void each_divergence_has_its_cause(void **state) {
@@ -523,6 +536,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_turn_has_no_verdict),
         cmocka_unit_test(a_volatile_line_is_told_with_its_pattern),
+        cmocka_unit_test(a_line_of_another_conversation_is_told_with_care),
         cmocka_unit_test(each_divergence_has_its_cause),
         cmocka_unit_test(a_compaction_costs_its_prompt),
         cmocka_unit_test(a_list_of_tools_is_told_by_what_became_of_it),

@@ -31,14 +31,14 @@ static void the_plainest_pattern_that_is_right_is_taken(void **state) {
         const char *then, *now, *others, *pattern; /* NULL: none is right */
     } rows[] = {
         {"Today: Monday", "Today: Tuesday", "Rule 1\nRule 2", "^Today:"},
-        {"Branch: feature/y", "Branch: feature/x", "", "^Branch: feature/"},
+        {"Branch: feature/y", "Branch: feature/x", "", "^Branch:"},
         {"The time is 11:29", "The time is 12:30", "", "^The time is"},
         {"$HOME is (a.a)", "$HOME is (a.b)", "", "^\\$HOME is \\(a\\."},
         {"It's 12:30", "It's 12:31", "", "^It.s"},
         /* the words in front are those of other lines, too */
         {"Rule 7: it is 12:30 now", "Rule 7: it is 12:31 now", "Rule 1\nRule 2: be brief",
          "^Rule [0-9]+: it is [0-9]+:"},
-        {"- cwd: /a", "- cwd: /b", "- cwd is shown\n- shell: sh", "^- cwd: /"},
+        {"- cwd: /a", "- cwd: /b", "- cwd is shown\n- shell: sh", "^- cwd:"},
         /* nothing stands in front */
         {"11:29 is the time", "12:30 is the time", "Rule 1", "^.* is the time$"},
         {"2026-11-25 10:00", "2026-11-26 11:30", "Rule 1", "^[0-9]+-[0-9]+-"},
@@ -57,6 +57,56 @@ static void the_plainest_pattern_that_is_right_is_taken(void **state) {
         if ((pattern == NULL) != (rows[i].pattern == NULL) ||
             (pattern != NULL && strcmp(pattern, rows[i].pattern) != 0)) {
             fail_msg("%s: %s", rows[i].now != NULL ? rows[i].now : rows[i].then, pattern != NULL ? pattern : "none");
+        }
+    }
+}
+
+/* ---- paragraphs ---- */
+
+/* The pattern for the first change between two system texts, or NULL. */
+static const char *paragraph_of(const char *then, const char *now, char out[128]) {
+    struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX];
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
+    size_t begin = 0;
+    assert_non_null(message);
+    message->content = strdup(now);
+    message->content_len = strlen(now);
+    for (size_t i = 0; then[i] == now[i]; i++) {
+        begin = now[i] == '\n' ? i + 1 : begin;
+    }
+    assert_true(hearth_line_changes(then + begin, strlen(then + begin), now + begin, strlen(now + begin), changes) > 0);
+    const struct hearth_chat_request request = {.messages = &message, .message_count = 1};
+    const bool found = hearth_volatile_paragraph(now, &changes[0], &request, out, 128);
+    hearth_message_unref(message);
+    return found ? out : NULL;
+}
+
+static void a_list_is_taken_out_with_its_heading(void **state) {
+#define FRONT "You are an agent. These are the rules:\nRule 1\n\nBranch: main\n\n"
+#define REST "\n\nAnd that is all there is to know of this folder. Never ask twice, and never guess at a name.\n"
+    static const struct {
+        const char *then, *now, *pattern; /* NULL: none is right */
+    } rows[] = {
+        {FRONT "Status:\n M a.c\n?? b" REST, FRONT "Status:\n M a.c\n M d.c\nA  e" REST, "^Status:$"},
+        {FRONT "Status:\n(clean)" REST, FRONT "Status:\n M a.c\n M d.c" REST, "^Status:$"},
+        {FRONT "Open files:\na.c" REST, FRONT "Open files:\na.c\nb.c" REST, "^Open files:$"},
+        {FRONT "Open files:\na.c\nb.c" REST, FRONT "Open files:\na.c" REST, "^Open files:$"},
+        {FRONT "Status:\n M a.c\n\nCommits:\n1a b" REST, FRONT "Status:\n M b.c\n\nCommits:\n2b c" REST,
+         "^Status:$|^Commits:$"},
+        /* a list that has come with its heading, one without, and a paragraph of which the first line changes */
+        {FRONT "Be brief." REST, FRONT "Be brief.\n\nStatus:\n M a.c" REST, NULL},
+        {FRONT "Some files\n M a.c" REST, FRONT "Some files\n M b.c" REST, NULL},
+        {FRONT "Status of today:\n M a.c" REST, FRONT "Status of Monday:\n M a.c" REST, NULL},
+        /* another paragraph has this heading, too */
+        {FRONT "Status:\n M a.c" REST "\nStatus:\n", FRONT "Status:\n M b.c" REST "\nStatus:\n", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char out[128];
+        const char *pattern = paragraph_of(rows[i].then, rows[i].now, out);
+        if ((pattern == NULL) != (rows[i].pattern == NULL) ||
+            (pattern != NULL && strcmp(pattern, rows[i].pattern) != 0)) {
+            fail_msg("%s: %s", rows[i].now, pattern != NULL ? pattern : "none");
         }
     }
 }
@@ -94,6 +144,7 @@ static void lines_that_differ_are_found(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plainest_pattern_that_is_right_is_taken),
+        cmocka_unit_test(a_list_is_taken_out_with_its_heading),
         cmocka_unit_test(lines_that_differ_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

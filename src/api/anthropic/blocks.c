@@ -519,7 +519,7 @@ static bool append_system(struct block_reader *reader, const json_t *text) {
     size_t len = json_string_length(text);
     bool ok = hearth_buf_append(&lines, json_string_value(text), len) && hearth_buf_append(&lines, "", 1);
     if (ok) {
-        hearth_api_text_strip_lines(reader->job->api, (char *)lines.data, &len);
+        hearth_strip_text(&reader->job->api->strip, (char *)lines.data, &len);
         ok = len == 0 || ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
                           hearth_buf_append(&reader->text, lines.data, len));
     }
