@@ -94,6 +94,7 @@ static void take_names(struct hearth_returns *returns, uint32_t index,
 }
 
 static void forget(struct hearth_returns *returns, uint32_t index) {
+    hearth_rivals_forget(&returns->rivals, index);
     drop_names(returns, hearth_returns_talk(returns, index));
     give_back(returns, index);
 }
@@ -141,6 +142,7 @@ void hearth_returns_destroy(struct hearth_returns *returns) {
         free(returns->offering[heap].talks);
         hearth_heap_finish(&returns->offering[heap].least);
     }
+    hearth_rivals_finish(&returns->rivals);
     hearth_table_finish(&returns->table);
     free(returns->blocks);
     free(returns->free);
@@ -299,14 +301,40 @@ double hearth_returns_reuse(const struct hearth_returns *returns, uint32_t index
     return next > 0 ? here - hearth_cut_chance(&returns->cuts, talk->waits.awaits, talk->end - next) : here;
 }
 
-double hearth_returns_rate(struct hearth_returns *returns, uint32_t index, int64_t age_us) {
+static double learnt_rate(struct hearth_returns *returns, uint32_t index, int64_t age_us) {
     const struct hearth_talk *talk = hearth_returns_talk(returns, index);
     return hearth_hazard_rate(rates_of(returns, talk->waits), age_us - (talk->ended_us - talk->began_us));
 }
 
+static double recent_rate(int64_t age_us) {
+    return 1 / (1 + (age_us > 0 ? (double)age_us / 1e6 : 0));
+}
+
+static double rate_by(void *user, enum hearth_rival_order order, uint32_t index, int64_t now_us) {
+    const int64_t age_us = now_us - hearth_returns_talk(user, index)->used_us;
+    return order == HEARTH_RIVAL_RECENT ? recent_rate(age_us) : learnt_rate(user, index, age_us);
+}
+
+static bool learns_well(const struct hearth_returns *returns) {
+    return hearth_rivals_best(&returns->rivals) == HEARTH_RIVAL_LEARNT;
+}
+
+double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us) {
+    return learns_well(returns) ? learnt_rate(returns, talk, age_us) : recent_rate(age_us);
+}
+
 double hearth_returns_rate_behind(struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn,
                                   int64_t age_us) {
-    return hearth_hazard_rate(rates_of(returns, case_behind(returns, talk, turn)), age_us - turn->lasted_us);
+    return learns_well(returns)
+               ? hearth_hazard_rate(rates_of(returns, case_behind(returns, talk, turn)), age_us - turn->lasted_us)
+               : recent_rate(age_us);
+}
+
+void hearth_returns_try(struct hearth_returns *returns, uint32_t talk, double again_tokens, double bytes,
+                        double budget_bytes, int64_t now_us) {
+    const struct hearth_rival_turn turn = {
+        .talk = talk, .again_tokens = again_tokens, .bytes = bytes, .budget_bytes = budget_bytes, .now_us = now_us};
+    (void)hearth_rivals_turn(&returns->rivals, &turn, rate_by, returns);
 }
 
 void hearth_returns_left(struct hearth_returns *returns, uint32_t index, int64_t now_us) {

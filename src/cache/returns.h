@@ -3,7 +3,7 @@
  * It needs no names of sessions: a conversation (a *talk*) is known by the digest of the whole blocks of its last turn.
  * Pages and snapshots belong to the talk that used them last, and stand among its victims while they may be evicted.
  *
- * Memory: about 200 bytes for each of the last talks, of which there are at most as many as were asked for, and for
+ * Memory: about 250 bytes for each of the last talks, of which there are at most as many as were asked for, and for
  * each other one that has something stored; and about 450 KiB. Threads: the cache's. */
 #ifndef HEARTH_CACHE_RETURNS_H
 #define HEARTH_CACHE_RETURNS_H
@@ -12,6 +12,7 @@
 #include "cache/cut.h"
 #include "cache/hazard.h"
 #include "cache/heap.h"
+#include "cache/rival.h"
 
 /* The talk of what belongs to none; it is always there. */
 enum { HEARTH_TALK_NONE };
@@ -69,7 +70,8 @@ struct hearth_returns {
     } offering[HEARTH_TALK_HEAPS]; /* those with victims */
     struct hearth_hazard hazard;
     struct hearth_cuts cuts;
-    uint32_t turns; /* so far */
+    struct hearth_rivals rivals; /* whether that is better than nothing */
+    uint32_t turns;              /* so far */
     /* Rates of some cases, made anew after a while: conversations are many, cases few. */
     struct hearth_return_rates {
         struct hearth_hazard_case of;
@@ -108,6 +110,10 @@ void hearth_returns_cut(struct hearth_returns *returns, uint32_t talk, int32_t a
  * anywhere behind). */
 double hearth_returns_reuse(const struct hearth_returns *returns, uint32_t talk, int32_t pos, int32_t next);
 
+/* The talk's turn that has ended takes so many bytes, of such a budget; `again_tokens` of its last one came back. */
+void hearth_returns_try(struct hearth_returns *returns, uint32_t talk, double again_tokens, double bytes,
+                        double budget_bytes, int64_t now_us);
+
 /* An item joins a talk, or leaves it. */
 void hearth_returns_join(struct hearth_returns *returns, uint32_t talk);
 void hearth_returns_leave(struct hearth_returns *returns, uint32_t talk);
@@ -124,7 +130,8 @@ void hearth_returns_valued(struct hearth_returns *returns, uint32_t talk, enum h
 /* The first of those with victims to be asked again: the one that was worth the least. There is one. */
 const struct hearth_talk *hearth_returns_least(const struct hearth_returns *returns, enum hearth_talk_heap heap);
 
-/* Returns per second to be had of the talk's state when its turn began so long ago. */
+/* Returns per second to be had of the talk's state when its turn began so long ago. Where what was learnt has not
+ * proved to be better (cache/rival.h), what was unused for longest is worth the least. */
 double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us);
 
 #endif

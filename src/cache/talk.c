@@ -132,6 +132,23 @@ double hearth_talk_worth(const struct hearth_cache *cache, const struct hearth_l
     return cache->policy->worth(&page, &cache->costs, rate);
 }
 
+/* The turn has ended, and is tried out. */
+static void try(struct hearth_cache *cache, const struct hearth_live *live) {
+    const struct hearth_caps *caps = &cache->engine->caps;
+    struct hearth_talk *talk = hearth_returns_talk(cache->returns, live->talk);
+    const int32_t n = (int32_t)live->tokens.n, both = talk->end < n ? talk->end : n;
+    const size_t besides = caps->window_tokens > 0 ? (size_t)caps->window_tokens * caps->window_bytes_per_token
+                           : hearth_caps_needs_snapshot(caps) ? caps->snapshot_bytes
+                                                              : 0;
+    hearth_returns_try(cache->returns, live->talk, both > live->talk_shared ? both - live->talk_shared : 0,
+                       (double)(n - live->talk_shared) * (double)(caps->page_bytes_per_token + sizeof(hearth_token)) +
+                           (double)besides,
+                       (double)cache->pages.budget_bytes + (double)cache->snapshots.budget_bytes,
+                       cache->engine->ops->now_us(cache->engine));
+    talk->shared = live->talk_shared;
+    talk->end = n;
+}
+
 void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
     if (!cache->policy->worth || live->tokens.n < (size_t)cache->tree.page_tokens) {
         return;
@@ -147,8 +164,7 @@ void hearth_talk_end(struct hearth_cache *cache, struct hearth_live *live, const
                                      cache->engine->ops->now_us(cache->engine));
     live->talk_end = names[0];
     if (live->talk != HEARTH_TALK_NONE) {
-        hearth_returns_talk(cache->returns, live->talk)->shared = live->talk_shared;
-        hearth_returns_talk(cache->returns, live->talk)->end = (int32_t)live->tokens.n;
+        try(cache, live);
     }
     hearth_cache_store_turn(cache, path, live->talk);
     hearth_learnt_turn(cache);

@@ -265,6 +265,41 @@ static void large_snapshots_leave_room_for_pages(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* Conversations of which each turn says so many of its last blocks anew that the next one is not known for one of the
+ * same conversation: nothing can be learnt, and what was unused for longest goes. */
+static void what_cannot_be_learnt_costs_as_lru(void **state) {
+    (void)state;
+    enum { ANEW = 12 };
+    struct rng rng = {12};
+    struct hearth_trace trace = {0};
+    struct hearth_oracle oracle;
+    uint32_t lengths[TALKS] = {0};
+    for (uint32_t i = 0; i < TALKS * 100; i++) {
+        const uint32_t at = rng_below(&rng, TALKS);
+        lengths[at] += lengths[at] > 0 ? 1 : 64;
+        struct hearth_trace_request *request = hearth_trace_add(&trace, (int64_t)i * 1000000, at, 0, lengths[at]);
+        assert_non_null(request);
+        assert_true(HEARTH_BUF_ROOM(trace.runs, trace.run_count, trace.run_cap));
+        trace.runs[trace.run_count++] = (struct hearth_trace_run){.space = TALKS + i, .count = ANEW};
+        request->run_count++;
+        request->blocks += ANEW;
+        request->prompt_tokens += ANEW * HEARTH_TRACE_BLOCK_TOKENS;
+    }
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    for (uint64_t blocks = 600; blocks <= 2000; blocks += 700) {
+        struct hearth_replay_params params = small_model(0);
+        struct hearth_replay_result ours, lru;
+        params.ram_bytes = hearth_replay_bytes(&params, blocks * HEARTH_TRACE_BLOCK_TOKENS);
+        params.policy = &hearth_policy_returns;
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &ours, NULL), HEARTH_OK);
+        params.policy = &hearth_policy_lru;
+        assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &lru, NULL), HEARTH_OK);
+        assert_true(ours.computed_tokens * 20 <= lru.computed_tokens * 21);
+    }
+    hearth_oracle_finish(&oracle);
+    hearth_trace_finish(&trace);
+}
+
 /* ---- adversaries ---- */
 
 enum adversary { LOOP, UNIQUE, SHARED, SCAN, READER, ADVERSARIES };
@@ -463,6 +498,7 @@ int main(void) {
         cmocka_unit_test(a_disk_turns_prefill_into_reads),
         cmocka_unit_test(small_snapshots_cost_little),
         cmocka_unit_test(large_snapshots_leave_room_for_pages),
+        cmocka_unit_test(what_cannot_be_learnt_costs_as_lru),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
         cmocka_unit_test(a_key_keeps_its_share),
         cmocka_unit_test(sessions_share_their_head),
