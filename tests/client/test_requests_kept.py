@@ -33,7 +33,7 @@ def call(server, method, path, body=None, headers=None, status=200):
         return None, None
 
 
-def ask(server, text, day="Monday", session=None, headers=None):
+def ask(server, text, day="2026-11-23", session=None, headers=None):
     """Asks, and returns the id of the request."""
     headers = {**({"x-session-id": session} if session else {}), **(headers or {})}
     messages = [{"role": "user", "content": text}]
@@ -63,7 +63,7 @@ def begin(database, *flags):
 def diverged(server):
     """A request whose prompt left an earlier one, and what is told of it."""
     ask(server, "Who was the first?")
-    identity = ask(server, "Who was the first?", day="Tuesday")
+    identity = ask(server, "Who was the first?", day="2026-11-24")
     wait_until(lambda: identity in requests(server))
     return identity, call(server, "GET", f"/requests/{identity}")[0]
 
@@ -107,13 +107,13 @@ def test_no_texts(database):
         identity, report = diverged(server)
         assert "before" not in report["divergence"]
         assert report["verdicts"][0]["cause"] == "volatile_line"
-        assert "Tuesday" not in json.dumps([report, call(server, "GET", "/requests")[0]])
+        assert "2026-11-24" not in json.dumps([report, call(server, "GET", "/requests")[0]])
     with begin(database) as server:
         assert "before" not in call(server, "GET", f"/requests/{identity}")[0]["divergence"]
         identity, _ = diverged(server)
     with begin(database, "--no-keep-texts") as server:  # what was stored with texts is not told
         assert identity not in requests(server)
-        assert "Tuesday" not in json.dumps(call(server, "GET", "/requests")[0])
+        assert "2026-11-24" not in json.dumps(call(server, "GET", "/requests")[0])
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["at once", "after a restart"])
