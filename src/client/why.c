@@ -324,6 +324,33 @@ static int follow(struct hearth_client *client, const struct why_options *chosen
     return 0;
 }
 
+/* Prints where the state of a session is now, and what it costs to come back. Prints nothing for a name of requests whose
+ * session the server does not keep. */
+static void print_state(struct hearth_client *client, const char *session) {
+    static const char *const places[][2] = {
+        {"live", "in the engine"}, {"ram", "in RAM"}, {"disk", "on disk"}, {"remote", "in the shared store"}};
+    struct hearth_buf path = {0};
+    json_t *state = NULL;
+    bool missing = false;
+    if (hearth_buf_text(&path, "/v1/sessions/") && hearth_client_escape(&path, session) &&
+        hearth_buf_text(&path, "/state") &&
+        hearth_client_json(client, (const char *)path.data, NULL, &state, &missing) == CLIENT_DONE && !missing) {
+        const double ms = json_number_value(json_object_get(state, "restore_ms")) +
+                          json_number_value(json_object_get(state, "prefill_ms"));
+        (void)printf("its state now:");
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            const double tokens = number_of(state, "there", places[i][0]);
+            if (tokens > 0) {
+                (void)printf(" %s tokens %s,", hearth_show_count((uint64_t)tokens).text, places[i][1]);
+            }
+        }
+        (void)printf(" %s to be computed; to come back takes %.1f s\n",
+                     hearth_show_count((uint64_t)json_integer_value(json_object_get(state, "computed"))).text, ms / 1000);
+    }
+    json_decref(state);
+    hearth_buf_finish(&path);
+}
+
 static int list_slow(struct hearth_client *client, const struct why_options *chosen) {
     enum client_outcome outcome;
     json_t *list = read_list(client, chosen, &outcome);
@@ -333,6 +360,9 @@ static int list_slow(struct hearth_client *client, const struct why_options *cho
     }
     if (list != NULL) {
         print_slow(list, chosen);
+    }
+    if (list != NULL && chosen->session != NULL) {
+        print_state(client, chosen->session);
     }
     json_decref(list);
     return status;

@@ -100,7 +100,7 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         disk->stats.read_bytes += read->size;
     } else if (err == HEARTH_ERR_IO) {
         disk->stats.io_errors++;
-    } else if (err == HEARTH_ERR_NOT_FOUND) { /* whatever was known of it */
+    } else if (err == HEARTH_ERR_NOT_FOUND || err == HEARTH_ERR_STATE) { /* whatever was known of it */
         struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
         if (file) {
             hearth_disk_forget_locked(disk, file, true);
@@ -136,7 +136,7 @@ void hearth_disk_drop_reads(struct disk *disk) {
 
 static int quarantine(struct disk *disk, const struct disk_read *read, const char *why) {
     hearth_disk_quarantine(disk, &read->id, why);
-    return HEARTH_ERR_NOT_FOUND;
+    return HEARTH_ERR_STATE;
 }
 
 /* Fills the operation. */

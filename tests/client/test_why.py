@@ -695,6 +695,23 @@ def test_a_slow_disk(faulty_fs, tmp_path):
     parts_add_up(report)
 
 
+def test_state_that_does_not_verify(tmp_path):
+    """A bit of each page has changed on the disk since it was written."""
+    flags = (*QUICK_SIM, "-np", "1", "-c", "16384", "--kv-dir", str(tmp_path))
+    with serve(*flags) as server:
+        history, before = begin(server, "damaged")
+    pages = list(tmp_path.rglob("*.page"))
+    for page in pages:
+        content = bytearray(page.read_bytes())
+        content[-1] ^= 1
+        page.write_bytes(content)
+    with serve(*flags) as server:
+        wait_scanned(server)
+        _, report = ask(server, [*history, user("Go on.")])
+    assert pages and report["reason"] == "restore_failed" and cause(report) == "restore_failed", report
+    about(report["verdicts"][0], before["tokens"]["prompt"])
+
+
 @pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
 def test_right_after_a_start(faulty_fs, tmp_path):
     """The first request comes while the directory is looked through, which is slow."""
@@ -783,6 +800,13 @@ def test_why():
         assert len(get(server, "/requests")["data"]) == 4
         get(server, f"/requests/{report['id']}", status=404)
         get(server, "/requests?limit=0", status=400)
+
+
+def test_where_the_state_of_a_session_is(quick):
+    begin(quick, "a session's state", session_id="at two")
+    told = why(quick, "--session", "at two").stdout.splitlines()
+    assert re.fullmatch(r"its state now: [\d,]+ tokens in the engine, \d to be computed; to come back takes 0\.0 s", told[-1]), told
+    assert "its state" not in why(quick, "--session", "no such name").stdout
 
 
 def test_follow():
