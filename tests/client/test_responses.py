@@ -331,7 +331,7 @@ def test_allowed_tools_that_do_not_run_here(respond):
 
 
 def test_no_parallel_calls(respond):
-    the_call(respond("Look up 1 and look up 2.", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+    the_call(respond("Look up 1 and look up 2.", tools=TOOLS[:1], tool_choice="required", parallel_tool_calls=False,
                      max_output_tokens=160))
 
 
