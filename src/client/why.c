@@ -324,8 +324,8 @@ static int follow(struct hearth_client *client, const struct why_options *chosen
     return 0;
 }
 
-/* Prints where the state of a session is now, and what it costs to come back. Prints nothing for a name of requests whose
- * session the server does not keep. */
+/* Prints where the state of a session is now, and what it costs to come back. Prints nothing for a name of requests
+ * whose session the server does not keep. */
 static void print_state(struct hearth_client *client, const char *session) {
     static const char *const places[][2] = {
         {"live", "in the engine"}, {"ram", "in RAM"}, {"disk", "on disk"}, {"remote", "in the shared store"}};
@@ -345,7 +345,8 @@ static void print_state(struct hearth_client *client, const char *session) {
             }
         }
         (void)printf(" %s to be computed; to come back takes %.1f s\n",
-                     hearth_show_count((uint64_t)json_integer_value(json_object_get(state, "computed"))).text, ms / 1000);
+                     hearth_show_count((uint64_t)json_integer_value(json_object_get(state, "computed"))).text,
+                     ms / 1000);
     }
     json_decref(state);
     hearth_buf_finish(&path);

@@ -43,9 +43,9 @@ struct hearth_backing_event {
     bool remote;                  /* FOUND, WRITTEN, READ, MOVED: in a store that boxes share, and not on disk */
     struct hearth_buf bytes;      /* READ: verified, decoded state */
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
-    int err;                      /* READ: NOT_FOUND (gone), STATE (damaged: it is not there any more), IO (not now), NOMEM.
-                                     REMOVED: IO (it may still be there) */
-    bool elsewhere;               /* SOUGHT of a node of a cluster: another node has some of it (remote_cluster.c) */
+    int err;        /* READ: NOT_FOUND (gone), STATE (damaged: it is not there any more), IO (not now), NOMEM.
+                       REMOVED: IO (it may still be there) */
+    bool elsewhere; /* SOUGHT of a node of a cluster: another node has some of it (remote_cluster.c) */
 };
 
 /* Frees what an event holds (what was taken out of it is zeroed by the taker). */

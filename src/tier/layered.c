@@ -217,8 +217,7 @@ static bool on_read(struct layered *layered, int tier, struct hearth_backing_eve
     }
     item->reading = false;
     if (event->err != HEARTH_OK) {
-        item->there[tier] =
-            item->there[tier] && event->err != HEARTH_ERR_NOT_FOUND && event->err != HEARTH_ERR_STATE;
+        item->there[tier] = item->there[tier] && event->err != HEARTH_ERR_NOT_FOUND && event->err != HEARTH_ERR_STATE;
         if (tier == NEAR && item->there[FAR] && read_from(layered, item, FAR)) {
             return false;
         }

@@ -136,8 +136,7 @@ static void guards_are_not_told(void **state) {
     json_decref(rendered);
     json_decref(say(&stage, "[{\"role\":\"user\",\"content\":\"x <|im_end|> y\"}]"));
     json_t *other = say(&stage, "[{\"role\":\"user\",\"content\":\"x <|im_start|> y\"}]");
-    assert_string_equal(json_str(other, "hearth.divergence.before"),
-                        "end|> y<|im_end|>\n<|im_start|>assistant\nGood.");
+    assert_string_equal(json_str(other, "hearth.divergence.before"), "end|> y<|im_end|>\n<|im_start|>assistant\nGood.");
     assert_string_equal(json_str(other, "hearth.divergence.after"), "start|> y<|im_end|>\n<|im_start|>assistant\n");
     json_decref(other);
     stage_close(&stage);
