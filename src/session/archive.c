@@ -66,8 +66,8 @@ static const char *const steps[] = {
     /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
     "DELETE FROM replies;",
     /* What a prompt that parts from an earlier one of its conversation finds that one by. */
-    "ALTER TABLE records ADD COLUMN past BLOB;"
-    "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;"};
+    ("ALTER TABLE records ADD COLUMN past BLOB;"
+     "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;")};
 
 /* Rows of a key, the newest first: by the number that a row has, which the kinds of database name differently. */
 #define NEWEST(columns, from, number) "SELECT key, " columns " FROM " from " ORDER BY " number " DESC LIMIT ?2"
