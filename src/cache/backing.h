@@ -90,6 +90,12 @@ void hearth_copy_put_snapshot(struct hearth_cache *cache, struct hearth_snapshot
 
 /* ---- backing_found.c ---- */
 
+/* Notes are no items of the cache: records under a base that no prompt has (heads.c, learnt.c). True when the event is
+ * about one under `base`. One that was found is read if it is `wanted`, and its name is in `awaited` meanwhile; `*read`
+ * says that the event brings it. */
+bool hearth_copies_take_note(struct hearth_cache *cache, struct hearth_digest base, struct hearth_table *awaited,
+                             const struct hearth_backing_event *event, bool wanted, bool *read);
+
 /* Gives an item its place in the tree, or keeps it until there is one. Takes the record. */
 void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits, bool remote);
 /* The page is new, or has grown: what has waited for it gets its place. */

@@ -248,3 +248,16 @@ void hearth_arrive_finish(struct hearth_cache *cache) {
     hearth_table_finish(&cache->orphans);
     hearth_path_finish(&cache->arrival);
 }
+
+bool hearth_copies_take_note(struct hearth_cache *cache, struct hearth_digest base, struct hearth_table *awaited,
+                             const struct hearth_backing_event *event, bool wanted, bool *read) {
+    *read = event->type == HEARTH_BACKING_READ && hearth_table_take_name(awaited, event->name);
+    if (event->type != HEARTH_BACKING_FOUND || !hearth_digest_equal(event->record->base, base)) {
+        return *read;
+    }
+    if (wanted && hearth_table_add_name(awaited, event->name) &&
+        !cache->backing->ops->get(cache->backing, event->name)) {
+        (void)hearth_table_take_name(awaited, event->name);
+    }
+    return true;
+}

@@ -201,19 +201,12 @@ void hearth_heads_forget(struct hearth_cache *cache, const struct hearth_cache_p
 }
 
 bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event) {
-    struct hearth_heads *heads = &cache->heads;
-    if (event->type == HEARTH_BACKING_FOUND && hearth_digest_equal(event->record->base, notes_base(cache))) {
-        if (hearth_table_add_name(&heads->awaited, event->name) &&
-            !cache->backing->ops->get(cache->backing, event->name)) {
-            (void)hearth_table_take_name(&heads->awaited, event->name);
-        }
-        return true;
-    }
-    if (event->type == HEARTH_BACKING_READ && hearth_table_take_name(&heads->awaited, event->name)) {
+    bool read;
+    const bool taken = hearth_copies_take_note(cache, notes_base(cache), &cache->heads.awaited, event, true, &read);
+    if (read) {
         read_note(cache, event);
-        return true;
     }
-    return false;
+    return taken;
 }
 
 /* ---- warming up ---- */

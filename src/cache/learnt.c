@@ -178,16 +178,11 @@ static void take_up(struct hearth_cache *cache, const struct hearth_backing_even
 
 bool hearth_learnt_take(struct hearth_cache *cache, struct hearth_backing_event *event) {
     struct hearth_learnt *learnt = &cache->learnt;
-    if (event->type == HEARTH_BACKING_FOUND && hearth_digest_equal(event->record->base, hearth_learnt_base(cache))) {
-        if (!learnt->saved && hearth_table_add_name(&learnt->awaited, event->name) &&
-            !cache->backing->ops->get(cache->backing, event->name)) {
-            (void)hearth_table_take_name(&learnt->awaited, event->name);
-        }
-        return true;
-    }
-    if (event->type == HEARTH_BACKING_READ && hearth_table_take_name(&learnt->awaited, event->name)) {
+    bool read;
+    const bool taken =
+        hearth_copies_take_note(cache, hearth_learnt_base(cache), &learnt->awaited, event, !learnt->saved, &read);
+    if (read) {
         take_up(cache, event);
-        return true;
     }
-    return false;
+    return taken;
 }
