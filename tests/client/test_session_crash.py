@@ -115,7 +115,11 @@ def check(running, lines):
     for line in lines:
         for known in line.acknowledged:
             kept = running.client.get(f"/v1/responses/{known['id']}")
-            assert text_of(kept) == text_of(known), line.way
+            expected = text_of(known)
+            if line.way == "messages" and not expected:
+                assert not text_of(kept).strip()  # this dialect has no block for text that is only white space
+            else:
+                assert text_of(kept) == expected, line.way
             if "output" in known:
                 assert kept["status"] == known["status"] and kept["output"] == known["output"]
                 assert kept["usage"] == known["usage"] and kept["previous_response_id"] == known["previous_response_id"]
