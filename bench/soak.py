@@ -50,9 +50,9 @@ LONG_MS = 60000
 
 KINDS = {
     "sim": {"minutes": 60, "agents": AGENTS, "prompt_words": 150, "reply_tokens": 64, "patience_s": 180,
-            "settles_s": 900,
+            "quiet_s": 900,
             "flags": ["--engine", "sim", "-np", "16", "-c", "131072", "--cache-ram", "4", "--transcript-bytes", "1M"]},
-    "real": {"minutes": 10, "agents": 8, "prompt_words": 150, "reply_tokens": 24, "patience_s": 600, "settles_s": 180,
+    "real": {"minutes": 10, "agents": 8, "prompt_words": 150, "reply_tokens": 24, "patience_s": 600, "quiet_s": 180,
              "flags": ["-np", "4", "-c", "8192", "--cache-ram", "96", "--kv-disk", "256", "--transcript-bytes", "2M"]},
 }
 
@@ -212,16 +212,16 @@ def slope(samples, field):
     return statistics.linear_regression(times, values).slope
 
 
-def memory_check(samples, settles_s):
-    """Flat from when everything that has a budget is full: after a third of the time, and after `settles_s`. A run that
+def memory_check(samples, quiet_s):
+    """Flat from when everything that has a budget is full: after a third of the time, and after `quiet_s`. A run that
     is too short for that is judged by its second half, in which what fills up late may still do so."""
     begin, end = samples[0]["at"], samples[-1]["at"]
-    since = begin + max((end - begin) / 3, settles_s)
+    since = begin + max((end - begin) / 3, quiet_s)
     long_enough = end - since >= (end - begin) / 3
-    settled = [sample for sample in samples if sample["at"] >= (since if long_enough else (begin + end) / 2)]
-    half = len(settled) // 2
-    before, after = (statistics.median(sample["rss"] for sample in part) for part in (settled[:half], settled[half:]))
-    drift = slope(settled, "rss") * (settled[-1]["at"] - settled[0]["at"]) / before
+    counted = [sample for sample in samples if sample["at"] >= (since if long_enough else (begin + end) / 2)]
+    half = len(counted) // 2
+    before, after = (statistics.median(sample["rss"] for sample in part) for part in (counted[:half], counted[half:]))
+    drift = slope(counted, "rss") * (counted[-1]["at"] - counted[0]["at"]) / before
     figures = {"first": samples[0]["rss"], "before": before, "after": after, "grown": after / before - 1,
                "drift": drift, "long_enough": long_enough}
     most = MEMORY_SHARE if long_enough else max(MEMORY_SHARE, LATE_BYTES / before)
@@ -292,7 +292,7 @@ def run(name, minutes):
             left = watch.wait_idle()
             check("every lane is idle and every connection closed", left is None, left or "")
             last, found = watch.wait_closed(first["files"] + 2), watch.metrics()
-            flat, memory = memory_check(watch.samples, kind["settles_s"])
+            flat, memory = memory_check(watch.samples, kind["quiet_s"])
             check("memory is flat", flat, f"{memory['before'] / 2**20:.1f} to {memory['after'] / 2**20:.1f} MiB "
                   f"({memory['grown']:+.2%}), drift {memory['drift']:+.2%}"
                   + ("" if memory["long_enough"] else "; the run is too short for 2 %"))

@@ -17,7 +17,7 @@ import time
 from lib import stats
 from lib.case import HEARTH, MIB, Case, Measure
 from lib.text import Text
-from cases.long_context import settle
+from cases.long_context import await_quiet
 
 WORDS_PER_TOKEN = 0.7
 
@@ -151,7 +151,7 @@ class Disk(Case):
         with self._serve(plan, cell, folder) as running:
             prompt = long_prompt(running.client, plan.pick(12288, 4096))
             complete(running.client, prompt, 1)
-            settle(running.client)
+            await_quiet(running.client)
         paths = state_files(folder)
         speeds = {}
         if drop_caches():
@@ -169,7 +169,7 @@ class Disk(Case):
         with self._serve(plan, cell, folder) as running:
             prompt = long_prompt(running.client, plan.pick(12288, 4096), "turn")
             complete(running.client, prompt, 1)
-            before = settle(running.client)
+            before = await_quiet(running.client)
             sizes = [(path, os.path.getsize(path)) for path in state_files(folder)]
             page, snapshot = (max((size for path, size in sizes if path.endswith(ending)), default=0)
                               for ending in (".page", ".snap"))
@@ -177,7 +177,7 @@ class Disk(Case):
                 prompt = prompt + long_prompt(running.client, 60, "more", turn)
                 answer = complete(running.client, prompt, 40)
                 prompt = prompt + running.client.tokenize(answer["choices"][0]["text"])
-                after = settle(running.client)
+                after = await_quiet(running.client)
                 written.append(after["hearth_disk_written_bytes_total"] - before["hearth_disk_written_bytes_total"])
                 before = after
         return {"turn": max(written) / MIB, "page": page / MIB, "snapshot": snapshot / MIB}

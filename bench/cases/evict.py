@@ -9,7 +9,7 @@ import tempfile
 
 from lib import scenarios
 from lib.case import HEARTH, MIB
-from cases.long_context import settle
+from cases.long_context import await_quiet
 from cases.recompute import Scenario, play, summed
 
 
@@ -25,7 +25,7 @@ class Budgeted(Scenario):
                 before = running.client.metrics()
                 first = next(type(self).play(plan.pick(1.0, 0.4)))
                 running.client.chat(first.messages, self.max_tokens, ignore_eos=True)
-                after = settle(running.client)
+                after = await_quiet(running.client)
             self._copy_bytes[key] = sum(
                 after[name] - before[name] for name in ("hearth_page_bytes", "hearth_snapshot_bytes"))
         return self._copy_bytes[key]

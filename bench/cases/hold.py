@@ -8,7 +8,7 @@ from lib import load
 from lib.case import HEARTH, MIB, Case, Measure
 from lib.scenarios import Chat, system_text
 from lib.text import Text
-from cases.long_context import settle
+from cases.long_context import await_quiet
 
 CONVERSATIONS = 12
 
@@ -47,9 +47,9 @@ class Hold(Case):
     def round(self, plan, cell, kind, number, running=None):
         text, system = Text("ram"), system_text()
         with plan.start(kind, cell, 8192, 1024) as running:
-            before = settle(running.client)
+            before = await_quiet(running.client)
             sequences = [talk(running, Chat(system=system), text.ask(60)) for _ in range(CONVERSATIONS)]
-            after = settle(running.client)
+            after = await_quiet(running.client)
         pages = after["hearth_page_bytes"] - before["hearth_page_bytes"]
         ideal = distinct(sequences) * plan.model(cell).kv_bytes_per_token()
         return {"values": {"ratio": pages / ideal, "pages": pages / MIB, "ideal": ideal / MIB}}

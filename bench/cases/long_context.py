@@ -17,7 +17,7 @@ QUICK_STEPS = (8192, 16384)
 CTX_TOKENS = 49152
 
 
-def settle(client, quiet_s=0.7, timeout_s=60):
+def await_quiet(client, quiet_s=0.7, timeout_s=60):
     """Waits until nothing is captured or written any more; returns the metrics."""
     since, deadline, last = time.monotonic(), time.monotonic() + timeout_s, None
     while True:
@@ -76,10 +76,10 @@ class LongContext(Case):
                 if len(ids) < tokens or len(more) < 128:
                     raise RuntimeError(f"{len(ids)} tokens of text, {tokens} are needed")
                 ids = ids[:tokens]
-                before = settle(client) if kind == HEARTH else {}
+                before = await_quiet(client) if kind == HEARTH else {}
                 values["cold"], _ = complete(client, ids)
                 if kind == HEARTH:
-                    after = settle(client)
+                    after = await_quiet(client)
                     for name, keys in (("ram", ("hearth_page_bytes", "hearth_snapshot_bytes")),
                                        ("disk", ("hearth_disk_written_bytes_total",))):
                         values[name] = sum(after[key] - before[key] for key in keys) / MIB

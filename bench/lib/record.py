@@ -79,7 +79,7 @@ class Recorder:
         with self._lock:
             return sum(exchange.until_s is None for exchange in self.exchanges)
 
-    def settle(self, timeout_s=60):
+    def await_end(self, timeout_s=60):
         """Waits until no exchange is open: a client may have read its answer before it is noted here."""
         deadline = time.monotonic() + timeout_s
         while self.open():

@@ -149,7 +149,7 @@ static void take_facts(struct facts *facts, const json_t *object) {
 /* ---- the note ---- */
 
 /* Appends a client's text as a part of one line: at most `most` bytes, whole characters, no control characters. */
-static bool append_tame(struct hearth_buf *out, const char *text, size_t most) {
+static bool append_sanitized(struct hearth_buf *out, const char *text, size_t most) {
     size_t len = strlen(text), from;
     const bool cut = len > most;
     if (cut) {
@@ -203,7 +203,7 @@ static bool append_url(struct hearth_buf *out, const char *url) {
         snprintf(bare, sizeof bare, "%.*s", (int)(len < URL_MAX_BYTES ? len : URL_MAX_BYTES), url);
         url = bare;
     }
-    return hearth_buf_text(out, ", ") && append_tame(out, url, URL_MAX_BYTES);
+    return hearth_buf_text(out, ", ") && append_sanitized(out, url, URL_MAX_BYTES);
 }
 
 /* "image, image/png, 123 KB, photo.png" */
@@ -213,7 +213,7 @@ static bool describe(const json_t *part, const char *type, const char *noun, str
     take_facts(&facts, json_object_get(part, "source"));
     take_facts(&facts, json_object_get(part, type));
     return hearth_buf_text(out, noun) && append_type(out, &facts) && append_size(out, &facts) &&
-           (facts.name == NULL || (hearth_buf_text(out, ", ") && append_tame(out, facts.name, NAME_MAX_BYTES))) &&
+           (facts.name == NULL || (hearth_buf_text(out, ", ") && append_sanitized(out, facts.name, NAME_MAX_BYTES))) &&
            append_url(out, facts.url);
 }
 
@@ -247,7 +247,7 @@ bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hea
 
 bool hearth_content_leave_out(const char *type, struct hearth_buf *unseen) {
     return (unseen->len == 0 || hearth_buf_text(unseen, "\n")) && hearth_buf_text(unseen, "an item of type ") &&
-           append_tame(unseen, type, TYPE_MAX_BYTES);
+           append_sanitized(unseen, type, TYPE_MAX_BYTES);
 }
 
 char *hearth_content_take(struct hearth_buf *text, size_t *len) {

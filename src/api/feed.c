@@ -92,7 +92,7 @@ static bool print_state(struct hearth_api *api, const struct hearth_caller *call
         json_object_set_new(json, "server", server_json(api, caller));
     }
     if (api->slots) {
-        json_object_set_new(json, "lanes", hearth_slots_brief(api, caller));
+        json_object_set_new(json, "lanes", hearth_slots_summary(api, caller));
         json_object_set_new(json, "queue", hearth_queue_json(api, caller));
     }
     if (sees_all(caller)) {

@@ -186,7 +186,7 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
     hearth_api_json_respond(exchange, 200, slots);
 }
 
-json_t *hearth_slots_brief(struct hearth_api *api, const struct hearth_caller *caller) {
+json_t *hearth_slots_summary(struct hearth_api *api, const struct hearth_caller *caller) {
     size_t count = 0;
     struct hearth_lane_info *lanes = hearth_slots_lanes(api, &count);
     json_t *list = lanes != NULL ? json_array() : NULL;

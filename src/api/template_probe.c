@@ -7,7 +7,7 @@
 #define REWRITTEN_MAX 16 /* tokens; more is no ending that is printed in two ways, but another text */
 
 /* A message for trying the template out; NULL: out of memory. */
-static struct hearth_message *trial_message(enum hearth_role role, const char *content) {
+static struct hearth_message *probe_message(enum hearth_role role, const char *content) {
     struct hearth_message *message = hearth_message_create(role);
     if (message != NULL) {
         message->content = strdup(content);
@@ -17,7 +17,7 @@ static struct hearth_message *trial_message(enum hearth_role role, const char *c
 }
 
 /* Renders messages that it takes over, any of which may be NULL; false: the template refuses, or out of memory. */
-static bool render_trial(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
+static bool render_probe(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
                          bool thinking, struct hearth_chat_prompt *out) {
     struct hearth_chat_request request = {
         .messages = messages, .message_count = count, .thinking = thinking, .no_generation_prompt = ends};
@@ -38,10 +38,10 @@ static bool render_trial(struct hearth_chat *chat, struct hearth_message **messa
 
 /* A call with this id and its result; with `more`, a reply to it and another message of the user. */
 static bool render_call(struct hearth_chat *chat, const char *id, bool more, struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "x"), trial_message(HEARTH_ROLE_ASSISTANT, ""),
-                                         trial_message(HEARTH_ROLE_TOOL, "y"),
-                                         more ? trial_message(HEARTH_ROLE_ASSISTANT, "z") : NULL,
-                                         more ? trial_message(HEARTH_ROLE_USER, "x") : NULL};
+    struct hearth_message *messages[] = {probe_message(HEARTH_ROLE_USER, "x"), probe_message(HEARTH_ROLE_ASSISTANT, ""),
+                                         probe_message(HEARTH_ROLE_TOOL, "y"),
+                                         more ? probe_message(HEARTH_ROLE_ASSISTANT, "z") : NULL,
+                                         more ? probe_message(HEARTH_ROLE_USER, "x") : NULL};
     bool ok = messages[1] != NULL && messages[2] != NULL && hearth_message_alloc_calls(messages[1], 1);
     if (ok) {
         struct hearth_call *call = &messages[1]->calls[0];
@@ -53,7 +53,7 @@ static bool render_call(struct hearth_chat *chat, const char *id, bool more, str
         hearth_message_unref(messages[0]);
         messages[0] = NULL;
     }
-    return render_trial(chat, messages, more ? 5 : 3, more, true, out);
+    return render_probe(chat, messages, more ? 5 : 3, more, true, out);
 }
 
 /* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
@@ -69,10 +69,10 @@ static bool prints_ids(struct hearth_chat *chat) {
 /* A user's message, one of the assistant and, if wanted, another of the user. */
 static bool render_around(struct hearth_chat *chat, const char *said, bool more, bool thinking,
                           struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "a"),
-                                         trial_message(HEARTH_ROLE_ASSISTANT, said),
-                                         more ? trial_message(HEARTH_ROLE_USER, "b") : NULL};
-    return render_trial(chat, messages, more ? 3 : 2, true, thinking, out);
+    struct hearth_message *messages[] = {probe_message(HEARTH_ROLE_USER, "a"),
+                                         probe_message(HEARTH_ROLE_ASSISTANT, said),
+                                         more ? probe_message(HEARTH_ROLE_USER, "b") : NULL};
+    return render_probe(chat, messages, more ? 3 : 2, true, thinking, out);
 }
 
 /* Whether a conversation reads otherwise where there is to be no thinking, even before the next reply begins. */
@@ -108,8 +108,8 @@ static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
 
 /* A message of the user, as the last one or with a reply and another one behind it. */
 static bool render_asked(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out) {
-    struct hearth_message *message = more ? NULL : trial_message(HEARTH_ROLE_USER, "a"); /* as in render_around() */
-    return more ? render_around(chat, "x", true, true, out) : render_trial(chat, &message, 1, false, true, out);
+    struct hearth_message *message = more ? NULL : probe_message(HEARTH_ROLE_USER, "a"); /* as in render_around() */
+    return more ? render_around(chat, "x", true, true, out) : render_probe(chat, &message, 1, false, true, out);
 }
 
 /* Likewise, the result of a tool's call. */

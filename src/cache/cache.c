@@ -346,7 +346,7 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .restore_failures = cache->restore_failures,
         .stored_pages = cache->stored_pages,
         .stored_snapshots = cache->stored_snapshots,
-        .warmed_tokens = cache->heads.warmed_tokens,
+        .warmed_tokens = cache->heads.prefetched_tokens,
         .copies = cache->copies.count,
         .orphans = cache->orphans.count,
     };

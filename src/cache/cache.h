@@ -219,7 +219,7 @@ void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_pro
 
 /* While there is no request after a start: has the heads that most conversations share read into RAM, a little in each
  * call. To be called again when events of the backing tier have come. */
-void hearth_cache_warm(struct hearth_cache *cache);
+void hearth_cache_prefetch_heads(struct hearth_cache *cache);
 
 /* ---- measuring and watching ---- */
 

@@ -209,14 +209,14 @@ bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *
     return taken;
 }
 
-/* ---- warming up ---- */
+/* ---- prefetch at the start ---- */
 
 /* The next head: the one that most conversations share, of those that were noted before this start. NULL: none. */
 static struct hearth_head *next_head(const struct hearth_heads *heads) {
     struct hearth_head *next = NULL;
     for (size_t i = 0; i < heads->n; i++) {
         struct hearth_head *head = heads->v[i];
-        if (!head->warm && head->noted_talks > 0 && (!next || head->talks > next->talks)) {
+        if (!head->prefetched && head->noted_talks > 0 && (!next || head->talks > next->talks)) {
             next = head;
         }
     }
@@ -245,7 +245,7 @@ static struct hearth_page *root_of(struct hearth_cache *cache, struct hearth_dig
 
 static bool fits(const struct hearth_cache *cache, size_t bytes) {
     const size_t budget = cache->pages.budget_bytes + cache->snapshots.budget_bytes;
-    return cache->heads.warmed_bytes + bytes <= budget / 4 &&
+    return cache->heads.prefetched_bytes + bytes <= budget / 4 &&
            cache->pages.used_bytes + cache->snapshots.used_bytes + bytes <= budget / 2;
 }
 
@@ -273,9 +273,9 @@ static bool read_head(struct hearth_cache *cache, struct hearth_head *head) {
         return true;
     }
     if (end > 0 && head->tries > 0) {
-        cache->heads.warmed_heads++;
-        cache->heads.warmed_tokens += (uint64_t)end;
-        cache->heads.warmed_bytes += (size_t)end * cache->engine->caps.page_bytes_per_token;
+        cache->heads.prefetched_heads++;
+        cache->heads.prefetched_tokens += (uint64_t)end;
+        cache->heads.prefetched_bytes += (size_t)end * cache->engine->caps.page_bytes_per_token;
     }
     return false;
 }
@@ -283,14 +283,15 @@ static bool read_head(struct hearth_cache *cache, struct hearth_head *head) {
 static void end(struct hearth_cache *cache) {
     struct hearth_heads *heads = &cache->heads;
     heads->ended = true;
-    if (heads->warmed_heads > 0) {
-        hearth_log(
-            HEARTH_LOG_INFO, "cache: warmed up: %" PRIu32 " shared head%s, %" PRIu64 " tokens, of %s are in RAM again",
-            heads->warmed_heads, heads->warmed_heads == 1 ? "" : "s", heads->warmed_tokens, cache->backing->name);
+    if (heads->prefetched_heads > 0) {
+        hearth_log(HEARTH_LOG_INFO,
+                   "cache: prefetched: %" PRIu32 " shared head%s, %" PRIu64 " tokens, of %s are in RAM again",
+                   heads->prefetched_heads, heads->prefetched_heads == 1 ? "" : "s", heads->prefetched_tokens,
+                   cache->backing->name);
     }
 }
 
-void hearth_cache_warm(struct hearth_cache *cache) {
+void hearth_cache_prefetch_heads(struct hearth_cache *cache) {
     struct hearth_heads *heads = &cache->heads;
     if (!cache->backing || heads->ended || !cache->backing_scanned) {
         return;
@@ -307,7 +308,7 @@ void hearth_cache_warm(struct hearth_cache *cache) {
         if (!seek(cache, head) || read_head(cache, head)) {
             return;
         }
-        head->warm = true;
+        head->prefetched = true;
     }
     end(cache);
 }

@@ -23,7 +23,7 @@ struct hearth_head {
     uint32_t noted_talks;      /* of these, what the backing tier has been told; 0: nothing */
     struct hearth_digest note; /* the name of that */
     uint64_t ticket;           /* of the seek for its pages; 0: none */
-    bool sought, warm;         /* warm: nothing is left to be read */
+    bool sought, prefetched;   /* prefetched: nothing is left to be read */
     uint32_t tries;
 };
 
@@ -33,9 +33,9 @@ struct hearth_heads {
     uint64_t ticket; /* of the seek for notes */
     bool asked;
     struct hearth_table awaited; /* names of the notes that are being read */
-    bool ended;                  /* the warm-up */
-    uint32_t warmed_heads;
-    uint64_t warmed_tokens, warmed_bytes;
+    bool ended;                  /* the prefetch at the start */
+    uint32_t prefetched_heads;
+    uint64_t prefetched_tokens, prefetched_bytes;
 };
 
 void hearth_heads_finish(struct hearth_heads *heads);

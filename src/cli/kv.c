@@ -25,7 +25,7 @@ enum {
 static const struct hearth_console_command commands[] = {
     {"ls", "", "conversations: size, age, uses, first words", LS, 0, 0},
     {"stat", "", "totals of each model and of the directory", STAT, 0, 0},
-    {"verify", "", "read everything; what is damaged is set aside in bad/", VERIFY, 0, 0},
+    {"verify", "", "read everything; what is damaged is quarantined in bad/", VERIFY, 0, 0},
     {"gc", "", "remove what was unused for longest, and leftovers", GC, 0, 0},
     {"rm", "CONVERSATION…", "remove conversations; what others share stays", RM, 0, HEARTH_CONSOLE_MANY},
     {"export", "CONVERSATION FILE", "write a conversation into one file (- for standard output)", EXPORT, 2, 2},

@@ -217,7 +217,7 @@ static void stat_text(struct kv *kv, const struct kv_view *view, const struct he
                  kv->options.budget_mib >= 0 ? "as given," : "the default,",
                  budget > 0 ? 100.0 * (double)all.bytes / (double)budget : 0.0);
     (void)printf("  %-14s %s\n", "free", hearth_show_bytes(free_bytes).text);
-    (void)printf("  %-14s %s in %s\n", "set aside", hearth_show_bytes(rest->bad_bytes).text,
+    (void)printf("  %-14s %s in %s\n", "quarantined", hearth_show_bytes(rest->bad_bytes).text,
                  hearth_show_number(rest->bad_files, "file", "files").text);
     (void)printf("  %-14s %s in %s\n", "being written", hearth_show_bytes(rest->draft_bytes).text,
                  hearth_show_number(rest->draft_files, "file", "files").text);

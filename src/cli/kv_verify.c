@@ -132,7 +132,7 @@ int hearth_kv_verify(struct kv *kv) {
         (void)printf(", %s of another version of hearth", hearth_show_count(v.other_version).text);
     }
     if (v.damaged > 0) {
-        (void)printf(", %s damaged: set aside in bad/", hearth_show_count(v.damaged).text);
+        (void)printf(", %s damaged: quarantined in bad/", hearth_show_count(v.damaged).text);
     }
     if (v.unreadable > 0) {
         (void)printf(", %s cannot be read", hearth_show_count(v.unreadable).text);
@@ -192,7 +192,7 @@ int hearth_kv_gc(struct kv *kv) {
                      hearth_show_bytes(gc.removed_bytes).text, hearth_show_number(gc.files, "file", "files").text,
                      hearth_show_bytes(gc.bytes).text, hearth_show_bytes(budget).text);
         if (bad > 0 || drafts > 0) {
-            (void)printf("removed leftovers: %s set aside, %s half written\n", hearth_show_count(bad).text,
+            (void)printf("removed leftovers: %s quarantined, %s half written\n", hearth_show_count(bad).text,
                          hearth_show_count(drafts).text);
         }
     }

@@ -204,9 +204,9 @@ static int create_engine(struct server *server, struct hearth_errmsg *msg) {
 }
 
 static int open_disk(struct server *server, struct hearth_errmsg *msg) {
-    const size_t warm_most = mib(512);
+    const size_t prefault_most = mib(512);
     server->cache_bytes = server->options->cache_ram < 0 ? physical_bytes() / 4 : mib(server->options->cache_ram);
-    hearth_prefault_limit(server->cache_bytes / 8 < warm_most ? server->cache_bytes / 8 : warm_most);
+    hearth_prefault_limit(server->cache_bytes / 8 < prefault_most ? server->cache_bytes / 8 : prefault_most);
     return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, server->cache_bytes,
                                   &server->disk, msg);
 }

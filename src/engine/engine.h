@@ -60,7 +60,7 @@ struct hearth_caps {
     enum hearth_engine_class memory_class;
     bool cache_ok;             /* the self-test at load passed; false: state must not be reused */
     uint32_t lanes;            /* sequences that may be in one batch, whichever these are */
-    uint32_t seqs;             /* sequences: as many, and spare ones for state that stands still */
+    uint32_t seqs;             /* sequences: as many, and parked ones for state that stands still */
     uint32_t ctx_tokens;       /* cells, and at the same time the longest sequence */
     uint32_t train_ctx_tokens; /* context size the model was trained with */
     uint32_t batch_tokens;     /* most tokens in one decode */

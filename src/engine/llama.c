@@ -4,7 +4,7 @@
  * GGUF is inspected first, architectures that are known to abort are refused by name, and a context that cannot fit
  * is refused by arithmetic (the kernel would promise the memory and kill the process later).
  *
- * One context serves all lanes: unified KV, one sequence per lane, spare ones, and one through which pages travel
+ * One context serves all lanes: unified KV, one sequence per lane, parked ones, and one through which pages travel
  * (llama_state.c). The thread that drives the engine owns the context; tokenising needs only the vocabulary and may
  * happen on any thread. */
 #include "engine/llama_engine.h"

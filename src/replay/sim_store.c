@@ -249,7 +249,7 @@ static int64_t transfer(struct store_box *box, int64_t *free_us, struct hearth_w
 }
 
 /* What has been written by now waits no more. */
-static void settle_writes(struct store_box *box, int64_t now_us) {
+static void end_writes(struct store_box *box, int64_t now_us) {
     while (box->written < box->write_count && box->writes[box->written].end_us <= now_us) {
         box->queued_bytes -= box->writes[box->written++].bytes;
     }
@@ -271,7 +271,7 @@ static bool store_put(struct hearth_backing *backing, const struct hearth_record
     const size_t bytes = bytes_of(record);
     struct store_item *item = find(store, record->name);
     int64_t written_us = now_us + store->params.latency_us;
-    settle_writes(box, now_us);
+    end_writes(box, now_us);
     if (store->away || (!item && box->queued_bytes + bytes > store->params.queue_bytes)) {
         store->figures.dropped++;
         return false;
@@ -468,7 +468,7 @@ struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *store, uin
 
 void hearth_sim_store_lose_box(struct hearth_sim_store *store, uint32_t number, int64_t at_us) {
     struct store_box *box = &store->boxes[number];
-    settle_writes(box, at_us);
+    end_writes(box, at_us);
     for (size_t i = box->written; i < box->write_count; i++) {
         struct store_item *item = find(store, box->writes[i].name);
         if (item && item->ready_us > at_us) {

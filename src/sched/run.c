@@ -245,7 +245,7 @@ void *hearth_service_run(void *user) {
         case HEARTH_ACTION_PREEMPT: give_way(service, &action); break;
         case HEARTH_ACTION_SLEEP:
             if (!service->tasks) {
-                hearth_cache_warm(service->cache);
+                hearth_cache_prefetch_heads(service->cache);
             }
             break;
         }

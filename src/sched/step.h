@@ -41,25 +41,25 @@
 /* In brackets: the trace in tests/golden that the value decides.
  *
  *    name                   value      without it */
-#define HEARTH_STEP_TABLE(X)                                                                                         \
-    X(QUANTUM_TIMES, 5)         /* preempting and coming back would cost more than a fifth of a turn (yield-cost) */ \
-    X(QUANTUM_LEAST_US, 50000)  /* turns would be too short to matter, */                                            \
-    X(QUANTUM_US, 1500000)      /* or too long; also the turn after much state was lost, */                          \
-    X(LOST_TIMES, 10)           /* doubled each time, at most so many times (yield-lost) */                          \
-    X(QUANTUM_SHARE, 4)         /* a request that waited for long would be preempted at once: one part of it */      \
-    X(QUANTUM_MORE_US, 5000000) /* at most this, or the next waiter waits as long (yield-waited) */                  \
-    X(SHORTER_TIMES, 4)         /* estimates would decide between prompts of about equal length */                   \
-    X(SHORTER_MIN_US, 100000)   /* prompts would be preempted that are nearly read (yield-nearly-read) */            \
-    X(SHORTER_WAIT_US, 5000000) /* short prompts would pass a long one forever */                                    \
-    X(SHARE_US, 10000000)       /* tenants that differ by a few replies would preempt each other (yield-lead) */     \
-    X(BACKLOG_US, 5000000)      /* a tenant with an old backlog would keep new ones waiting */                       \
-    X(SLICE_US, 20000000)       /* replies of a few hundred tokens would be cut */                                   \
-    X(SLICE_WAIT_US, 5000000)   /* replies would be cut for a request that has hardly waited */                      \
-    X(CELLS_WAIT_US, 5000000)   /* requests that need fewer cells would pass one that needs many forever, */         \
-    X(CELLS_LONG_US, 30000000)  /* and those of a better class, too */                                               \
-    X(PREEMPT_BACKOFF_US, 2000000) /* lanes would be preempted in vain, again and again (cells-in-vain) */           \
-    X(LONG_TOKENS, 2048)           /* equal prompts of medium length would be split differently */                   \
-    X(PASS_MOST, 3)                /* short prompts would leave a long one out of all batches (long-among-short) */  \
+#define HEARTH_STEP_TABLE(X)                                                                                           \
+    X(QUANTUM_TIMES, 5)         /* preempting and coming back would cost more than a fifth of a turn (preempt-cost) */ \
+    X(QUANTUM_LEAST_US, 50000)  /* turns would be too short to matter, */                                              \
+    X(QUANTUM_US, 1500000)      /* or too long; also the turn after much state was lost, */                            \
+    X(LOST_TIMES, 10)           /* doubled each time, at most so many times (preempt-lost) */                          \
+    X(QUANTUM_SHARE, 4)         /* a request that waited for long would be preempted at once: one part of it */        \
+    X(QUANTUM_MORE_US, 5000000) /* at most this, or the next waiter waits as long (preempt-waited) */                  \
+    X(SHORTER_TIMES, 4)         /* estimates would decide between prompts of about equal length */                     \
+    X(SHORTER_MIN_US, 100000)   /* prompts would be preempted that are nearly read (preempt-nearly-read) */            \
+    X(SHORTER_WAIT_US, 5000000) /* short prompts would pass a long one forever */                                      \
+    X(SHARE_US, 10000000)       /* tenants that differ by a few replies would preempt each other (preempt-lead) */     \
+    X(BACKLOG_US, 5000000)      /* a tenant with an old backlog would keep new ones waiting */                         \
+    X(SLICE_US, 20000000)       /* replies of a few hundred tokens would be cut */                                     \
+    X(SLICE_WAIT_US, 5000000)   /* replies would be cut for a request that has hardly waited */                        \
+    X(CELLS_WAIT_US, 5000000)   /* requests that need fewer cells would pass one that needs many forever, */           \
+    X(CELLS_LONG_US, 30000000)  /* and those of a better class, too */                                                 \
+    X(PREEMPT_BACKOFF_US, 2000000) /* lanes would be preempted in vain, again and again (cells-in-vain) */             \
+    X(LONG_TOKENS, 2048)           /* equal prompts of medium length would be split differently */                     \
+    X(PASS_MOST, 3)                /* short prompts would leave a long one out of all batches (long-among-short) */    \
     X(PREFILL_LEAST, 8)            /* prefills would crawl beside a full batch of generating lanes (full-batches) */
 
 enum {

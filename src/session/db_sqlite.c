@@ -471,7 +471,7 @@ bool hearth_db_quarantine(const struct hearth_db_kind *kind, const char *path) {
         const int64_t time = free_time(path);
         ok = move(path, "-wal", time) && move(path, "-shm", time) && move(path, "", time);
         hearth_log(HEARTH_LOG_WARN, "%s: %s is %s: %s %s.bad-%lld, a new one is begun", kind->label, path, found,
-                   ok ? "set aside as" : "it cannot be renamed to", path, (long long)time);
+                   ok ? "quarantined as" : "it cannot be renamed to", path, (long long)time);
     }
     if (fd >= 0) {
         close(fd);

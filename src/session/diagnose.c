@@ -127,7 +127,7 @@ static bool is_compacted(const struct sides *sides, size_t i) {
 
 /* How many messages stand in front of the nearest two in a row that both have, from message `i` on, in the earlier
  * prompt and in this one: one alone may be said twice ("Go on."). False: there are none. */
-static bool find_next(const struct sides *sides, size_t i, size_t *then, size_t *now) {
+static bool next_pair(const struct sides *sides, size_t i, size_t *then, size_t *now) {
     for (size_t both = 1; both < 2 * NEAR; both++) {
         for (size_t k = 0; k <= both; k++) {
             const size_t a = i + k, b = i + both - k;
@@ -180,7 +180,7 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
     if (calls_dropped(sides, i)) {
         return HEARTH_CAUSE_DROPPED;
     }
-    if (!is_system(sides->now[i]->role) && find_next(sides, i, &then, &now) && then != now) {
+    if (!is_system(sides->now[i]->role) && next_pair(sides, i, &then, &now) && then != now) {
         return then > now ? HEARTH_CAUSE_DROPPED : HEARTH_CAUSE_INSERTED;
     }
     return HEARTH_CAUSE_EDITED;

@@ -71,7 +71,7 @@ struct hearth_backing_touch {
     X(deduplicated, counter, "Pages and snapshots not written because they were there already") \
     X(dropped, counter, "Pages and snapshots not written because of a full queue or a failure") \
     X(evicted, counter, "Files removed to keep the budget")                                     \
-    X(bad, counter, "Files set aside because they did not verify")                              \
+    X(bad, counter, "Files quarantined because they did not verify")                            \
     X(io_errors, counter, "Calls of the file system that failed")
 
 struct hearth_backing_stats {

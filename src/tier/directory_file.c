@@ -181,7 +181,7 @@ static void displace(struct hearth_directory *directory, struct hearth_model_id 
         return;
     }
     const uint64_t count = atomic_fetch_add(&directory->bad, 1) + 1;
-    hearth_log(HEARTH_LOG_WARN, "%s is no directory: set aside in bad/ (%" PRIu64 " so far)", path.text, count);
+    hearth_log(HEARTH_LOG_WARN, "%s is no directory: quarantined in bad/ (%" PRIu64 " so far)", path.text, count);
     tidy_bad(directory);
 }
 
@@ -199,7 +199,7 @@ void hearth_file_quarantine(struct hearth_directory *directory, const struct hea
     struct stat st;
     const bool holds =
         fstatat(directory->fd, from.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
-    const char *what = "set aside in bad/";
+    const char *what = "quarantined in bad/";
     if (!holds && unlinkat(directory->fd, from.text, 0) == 0) {
         what = "removed";
     } else if (move_to_bad(directory, from.text, to) != 0) {
@@ -208,7 +208,7 @@ void hearth_file_quarantine(struct hearth_directory *directory, const struct hea
         }
         const int saved = errno;
         if (unlinkat(directory->fd, from.text, 0) == 0 || unlinkat(directory->fd, from.text, AT_REMOVEDIR) == 0) {
-            what = "removed, as it could not be set aside";
+            what = "removed, as it could not be quarantined";
         } else if (errno == ENOENT) {
             return;
         } else {

@@ -46,7 +46,7 @@ class Stage:
         self.server, self.recorder, self.port = server, recorder, recorder.port
 
     def chats(self):
-        self.recorder.settle()
+        self.recorder.await_end()
         return self.recorder.of(CHAT)
 
     def replies(self):

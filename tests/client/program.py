@@ -189,7 +189,7 @@ class Play:
 
     def exchanges(self):
         """What asked the model, or tried to."""
-        self.recorder.settle()
+        self.recorder.await_end()
         return [exchange for exchange in self.recorder.exchanges if exchange.method == "POST" and exchange.body]
 
     def kill_in_mid_stream(self, tokens=50):

@@ -45,7 +45,7 @@ def script_of(project):
 
 def made_of(played, dialect):
     """The requests with tools: the session itself."""
-    played.recorder.settle()
+    played.recorder.await_end()
     found = [exchange for exchange in played.recorder.of(PATHS[dialect]) if exchange.body.get("tools")]
     assert [exchange.status for exchange in found] == [200] * len(found), [exchange.reply for exchange in found]
     return found

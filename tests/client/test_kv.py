@@ -254,18 +254,18 @@ def test_verify_finds_everything(three):
     os.symlink(paths[9], paths[8])
     os.unlink(paths[10])
     os.mkfifo(paths[10])
-    set_aside = [*paths[:6], paths[7]]
-    bad = [*set_aside, paths[8], paths[10]]  # a link and a pipe are removed, there is nothing in them to look at
+    quarantined = [*paths[:6], paths[7]]
+    bad = [*quarantined, paths[8], paths[10]]  # a link and a pipe are removed, there is nothing in them to look at
     done = kv(three, "verify", status=1)
     assert len(done.stderr.splitlines()) == len(bad)
     for path in bad:
         assert not os.path.lexists(path)
         assert os.path.basename(path) in done.stderr
     assert f"{len(bad)} damaged" in done.stdout
-    assert len(os.listdir(three / "bad")) == len(set_aside)
+    assert len(os.listdir(three / "bad")) == len(quarantined)
     again = kv_json(three, "verify")
     assert again["damaged"] == 0 and again["good"] == again["files"] == len(paths) - len(bad)
-    assert kv_json(three, "stat")["bad"]["files"] == len(set_aside)
+    assert kv_json(three, "stat")["bad"]["files"] == len(quarantined)
 
 
 def test_ls_of_damaged_files_changes_nothing(three):

@@ -55,7 +55,7 @@ def post(server, path, body, timeout_s=300):
         connection.close()
 
 
-def settle(server, most):
+def await_memory(server, most):
     """Waits until the server's memory is what it was, or nearly."""
     deadline = time.monotonic() + 60
     while server.memory_bytes("RssAnon") > most and time.monotonic() < deadline:
@@ -83,7 +83,7 @@ def test_a_body_takes_ten_times_its_bytes_and_gives_them_back(measured, name):
     if not servers.sanitizer():  # which keeps freed memory
         assert measured.memory_bytes("VmHWM") - before < 10 * len(body) + SPARE
         # Transcripts and interned messages may stay, within their budgets.
-        assert settle(measured, idle + SPARE) < idle + SPARE + len(body)
+        assert await_memory(measured, idle + SPARE) < idle + SPARE + len(body)
     assert measured.client.get("/health")["status"] == "ok"
 
 

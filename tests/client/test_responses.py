@@ -487,7 +487,7 @@ def test_compact_a_chain(narrow):
 
 # ---- in the background ----
 
-def settled(client, response, timeout_s=60):
+def finished(client, response, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while response.status in ("queued", "in_progress"):
         assert time.monotonic() < deadline, response.status
@@ -499,7 +499,7 @@ def settled(client, response, timeout_s=60):
 def test_background(client, respond):
     started = respond("Say yes.", background=True, max_output_tokens=8)
     assert started.status in ("queued", "in_progress") and started.background is True and started.output == []
-    response = settled(client, started)
+    response = finished(client, started)
     assert response.status in ("completed", "incomplete")
     assert response.output_text and response.usage.output_tokens > 0
     assert response.output_text == respond("Say yes.", max_output_tokens=8).output_text

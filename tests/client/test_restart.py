@@ -479,7 +479,7 @@ def test_what_the_policy_has_learnt_outlasts_a_restart(tmp_path):
         file.seek(5000)
         file.write(bytes([was[0] ^ 1]))
     with serve(*quick) as running:
-        wait_until(lambda: bad_files(tmp_path), "it is set aside")
+        wait_until(lambda: bad_files(tmp_path), "it is quarantined")
         turn(running, talk)
         assert KNOWN not in running.log()
         assert running.stop() == 0

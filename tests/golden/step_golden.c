@@ -15,7 +15,7 @@
  *     beside 32 alone 256             fewer prefill tokens in a batch
  *     idle 128                        tokens in a batch of idle time
  *     bursts                          short prompts that outnumber the generating lanes are computed in one batch
- *     stays A                         A's state cannot be kept: it is not set aside
+ *     stays A                         A's state cannot be kept: it is not preempted
  *     cost 100                        preempting and bringing back takes 100 ms, instead of much
  *     loses A 3                       A's state is lost when it is preempted, as it has been three times
  *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
@@ -50,7 +50,7 @@ struct world {
     struct event events[EVENTS_MAX];
     size_t event_count;
     int32_t left[256];     /* tokens to generate, per name */
-    int32_t computed[256]; /* per name: where it goes on after it was set aside */
+    int32_t computed[256]; /* per name: where it goes on after it was preempted */
     bool preempted[256], stays[256];
     bool needs, brief;
     uint32_t lost[256]; /* how often its state was lost; 0: it is kept */
@@ -223,11 +223,11 @@ static void admit(struct world *world, int name) {
     hearth_step_set_not_preemptible(world->step, lane, world->stays[name]);
 }
 
-/* Set aside; it will go on from where it is. */
-static void yield(struct world *world, const struct hearth_action *action) {
+/* Preempted; it will go on from where it is. */
+static void preempt(struct world *world, const struct hearth_action *action) {
     const struct hearth_step_lane lane = *hearth_step_lane(world->step, action->lane);
     char text[64];
-    snprintf(text, sizeof text, "%c yields to %c%s", (char)lane.id, (char)action->id,
+    snprintf(text, sizeof text, "%c preempted for %c%s", (char)lane.id, (char)action->id,
              action->loses_place ? " and queues anew" : "");
     say(world, text);
     world->computed[lane.id] = lane.state == HEARTH_LANE_DECODE ? lane.target - 1 : lane.computed;
@@ -314,7 +314,7 @@ static void play(struct world *world) {
         hearth_step_next(world->step, world->now_us, &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: admit(world, (int)action.id); break;
-        case HEARTH_ACTION_PREEMPT: yield(world, &action); break;
+        case HEARTH_ACTION_PREEMPT: preempt(world, &action); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:
             snprintf(text, sizeof text, "capture lane %d%s", action.lane, computes(&action) ? " between batches" : "");

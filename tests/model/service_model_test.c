@@ -1,7 +1,7 @@
 /* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches,
  * clients that go away, caches and contexts that are too small, and faults. Every token of every reply must be what
  * a cache-less run would have sampled, and nothing may get stuck; nor by requests of other classes and tenants, by
- * lanes that yield, by deadlines, by the bound on who may wait, by pins, by expectations, or by forgets of what others
+ * preemption, by deadlines, by the bound on waiting requests, by pins, by expectations, or by forgets of what others
  * use, each of which is answered once. Half of the engines are so slow that replies take minutes of virtual time. Half
  * of the games have a disk tier in a directory of their own, with restarts in between; what they restore from there is
  * held to the same oracle.
@@ -228,7 +228,7 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
     hearth_service_drain(server->service, 1000000);
     hearth_service_stats(server->service, &stats);
     printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu disk %llu computed %llu, "
-           "evicted %llu/%llu, preempted %llu, yielded %llu, late %llu, restore failures %llu\n",
+           "evicted %llu/%llu, preempted %llu, preempted for others %llu, late %llu, restore failures %llu\n",
            hearth_engine_class_text(sim->memory_class), params->page_tokens, sim->ctx_tokens, sim->lanes,
            params->cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
            (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_reused_disk_tokens,

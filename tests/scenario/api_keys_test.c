@@ -517,7 +517,7 @@ static void planned_and_logged(const struct fake_plan *plan, const char *more, i
 /* Every request has one line that says how it ended, and why. */
 static void the_log_has_a_line_of_every_request(void **state) {
     static const struct fake_plan breaks = {.fail_err = HEARTH_ERR_ENGINE, .fail_after = 1, .pieces = 5, .piece = "a"};
-    static const struct fake_plan set_aside = {.pieces = 2, .piece = "a", .preemptions = 3};
+    static const struct fake_plan preempted = {.pieces = 2, .piece = "a", .preemptions = 3};
     static const struct fake_plan late = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1};
     static const struct fake_plan cut = {.pieces = 2, .piece = "a", .finish = HEARTH_FINISH_LENGTH, .late = true};
     char id[64];
@@ -534,7 +534,7 @@ static void the_log_has_a_line_of_every_request(void **state) {
     assert_non_null(strstr(line, " end=stop"));
     assert_null(strstr(line, " error="));
     free(line);
-    planned_and_logged(&set_aside, "", 200, "preemptions=3", "end=stop");
+    planned_and_logged(&preempted, "", 200, "preemptions=3", "end=stop");
     planned_and_logged(&late, ",\"deadline_ms\":4321", 504, "I req_", " 504 key=alice class=interactive");
     logged("end=deadline error=\"", "4321 ms");
     planned_and_logged(&cut, ",\"deadline_ms\":5432", 200,

@@ -348,7 +348,7 @@ static void too_many_are_told_when_to_come_back(void **state) {
     fake_set_plan(&quick);
     json_decref(stage_call(&stage, "POST", dialects[0].path, "{" USER "}", &status));
     assert_int_equal(status, 200);
-    fake_get_counts(&after); /* every seat has come back */
+    fake_get_counts(&after); /* every admission slot is free again */
     assert_int_equal(after.reserved, 0);
 }
 

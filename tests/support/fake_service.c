@@ -373,7 +373,7 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
     if (cap > 0) {
         waiting[0] = (struct hearth_waiting_info){.request_id = 8, .prompt_tokens = 5, .waited_us = 1500000};
     }
-    if (cap > 1) { /* set aside before it had said anything */
+    if (cap > 1) { /* preempted before it had said anything */
         waiting[1] = (struct hearth_waiting_info){.request_id = 9, .prompt_tokens = 6, .preemptions = 1, .held = true};
     }
     return 2;

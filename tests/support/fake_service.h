@@ -24,7 +24,7 @@ struct fake_plan {
 
 struct fake_counts {
     int submitted, cancelled, ended, active;
-    int reserved; /* seats of requests that are not submitted yet */
+    int reserved; /* admission slots of requests that are not submitted yet */
 };
 
 /* The last request, as it was submitted; marks, pins and stops are copies of at most this many. */

@@ -70,7 +70,7 @@ static inline void deliver(void *user, struct hearth_event *event) {
 
 struct stage_options {
     enum hearth_engine_class memory_class;
-    uint32_t ctx_tokens, lanes, spare, queue;
+    uint32_t ctx_tokens, lanes, parked, queue;
     uint32_t window_tokens; /* a sliding window, held for as long as what is computed at once needs */
     double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default, as for the sizes */
     size_t cache_bytes, snapshot_bytes;
@@ -91,7 +91,7 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
     sim.memory_class = options->memory_class;
     sim.ctx_tokens = options->ctx_tokens;
     sim.lanes = options->lanes > 0 ? options->lanes : sim.lanes;
-    sim.parked_seqs = options->spare;
+    sim.parked_seqs = options->parked;
     sim.window_tokens = options->window_tokens;
     sim.rewind_tokens = options->window_tokens > 0 ? sim.ubatch_tokens + 32 : 0;
     sim.snapshot_bytes = options->snapshot_bytes > 0 ? options->snapshot_bytes : sim.snapshot_bytes;

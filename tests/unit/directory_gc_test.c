@@ -198,7 +198,7 @@ static void dies_with_the_lock(void) {
     (void)kill(getpid(), SIGKILL);
 }
 
-/* Publishes, uses, reads, sets aside, evicts: whatever the others do meanwhile, nothing fails. */
+/* Publishes, uses, reads, quarantines, evicts: whatever the others do meanwhile, nothing fails. */
 static void works(int which) {
     struct hearth_directory *directory = open_root();
     for (uint64_t i = 0; i < 300; i++) {
@@ -257,7 +257,7 @@ static void processes_do_not_disturb_each_other(void **state) {
     assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
     assert_true(gc.files <= 20);
     assert_true(entries(at("kv/bad")) <= 64);
-    assert_int_equal(directories(at("kv/bad")), 0); /* files were set aside, and no shard that somebody had just made */
+    assert_int_equal(directories(at("kv/bad")), 0); /* files were quarantined, and no shard that had just been made */
     gc.budget_bytes = 0;
     assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
     for (int m = 1; m < 4; m++) {

@@ -1,4 +1,4 @@
-/* The state directory: rights, models, names, what is published, used, and set aside. */
+/* The state directory: rights, models, names, what is published, used, and quarantined. */
 #include "directory_stage.h"
 
 /* ---- opening ---- */
@@ -203,7 +203,7 @@ static void counts_uses(void **state) {
     hearth_directory_close(directory);
 }
 
-static void sets_aside_whatever_it_is(void **state) {
+static void quarantines_whatever_it_is(void **state) {
     (void)state;
     struct hearth_directory *directory = open_root();
     assert_int_equal(hearth_directory_add_model(directory, model(1), ""), HEARTH_OK);
@@ -328,7 +328,7 @@ int main(void) {
         TEST(knows_its_models),
         TEST(publishes_and_finds),
         TEST(counts_uses),
-        TEST(sets_aside_whatever_it_is),
+        TEST(quarantines_whatever_it_is),
         TEST(follows_no_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

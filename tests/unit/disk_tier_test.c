@@ -158,7 +158,7 @@ static void damage(const char *path, int how) {
 
 enum { DAMAGES = 8 };
 
-static bool all_set_aside(const struct hearth_backing_stats *stats) {
+static bool all_quarantined(const struct hearth_backing_stats *stats) {
     return stats->bad == DAMAGES;
 }
 
@@ -192,7 +192,7 @@ static void damaged_files_are_misses(void **state) {
             assert_true(i == DAMAGES ? err == HEARTH_OK
                                      : err == HEARTH_ERR_STATE || (restart && err == HEARTH_ERR_NOT_FOUND));
         }
-        wait_stats(backing, all_set_aside); /* a look may have seen the gap between file and directory */
+        wait_stats(backing, all_quarantined); /* a look may have seen the gap between file and directory */
         for (int i = 0; i < DAMAGES; i++) {
             assert_false(exists(room, &items[i]));
             assert_true(put(backing, &items[i], NULL)); /* not taken for written */

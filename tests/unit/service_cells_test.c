@@ -1,4 +1,4 @@
-/* More conversations than cells, on sim: all are answered, and nobody is set aside again and again. */
+/* More conversations than cells, on sim: all are answered, and none is preempted again and again. */
 #include "support/load_stage.h"
 
 #define CROWD 16
@@ -52,7 +52,7 @@ static void two_who_do_not_fit_take_turns_once(void **state) {
     for (uint32_t i = 0; i < 6; i++) {
         struct stage stage;
         const struct stage_options options = {
-            .memory_class = classes[i % 3], .ctx_tokens = 2048, .lanes = 2, .spare = i / 3, .decode_tokens_per_s = 2};
+            .memory_class = classes[i % 3], .ctx_tokens = 2048, .lanes = 2, .parked = i / 3, .decode_tokens_per_s = 2};
         open_load(&stage, &options);
         struct hearth_request first = request_for(&old, 60), second = request_for(&late, 5);
         struct gate gate;

@@ -1,19 +1,19 @@
-/* The service under load, on sim: lanes that yield, the bound on who may wait, deadlines, progress, and what can be
+/* The service under load, on sim: preemption, the bound on waiting requests, deadlines, progress, and what can be
  * seen of all that. */
 #include "support/load_stage.h"
 
-/* ---- yielding ---- */
+/* ---- preemption ---- */
 
 /* A request has one lane, another comes: it ends before the first, nothing is computed twice, and both replies are as
- * they would have been. `first_events`: how far the first has come by then. With a spare sequence nothing is brought
+ * they would have been. `first_events`: how far the first has come by then. With a parked sequence nothing is brought
  * back either: what the first has stays where it is. */
-static void second_goes_first_with(uint32_t spare, enum hearth_engine_class memory_class, struct hearth_request *first,
+static void second_goes_first_with(uint32_t parked, enum hearth_engine_class memory_class, struct hearth_request *first,
                                    struct hearth_request *second, int first_events, double decode_tokens_per_s) {
     struct stage stage;
     const struct stage_options options = {.memory_class = memory_class,
                                           .ctx_tokens = 16384,
                                           .lanes = 1,
-                                          .spare = spare,
+                                          .parked = parked,
                                           .decode_tokens_per_s = decode_tokens_per_s};
     open_load(&stage, &options);
     struct gate gate;
@@ -36,7 +36,7 @@ static void second_goes_first_with(uint32_t spare, enum hearth_engine_class memo
     hearth_sim_stats(stage.engine, &sim);
     size_t computed = first->prompt_tokens + second->prompt_tokens + gate.reply.tokens.n + reply.tokens.n - 2;
     assert_int_equal(sim.decoded_tokens, computed);
-    assert_true((sim.page_imports + sim.snapshot_imports > 0) == (spare == 0));
+    assert_true((sim.page_imports + sim.snapshot_imports > 0) == (parked == 0));
     reply_finish(&reply);
     reply_finish(&gate.reply);
     close_stage(&stage);
@@ -44,8 +44,8 @@ static void second_goes_first_with(uint32_t spare, enum hearth_engine_class memo
 
 static void second_goes_first(enum hearth_engine_class memory_class, struct hearth_request *first,
                               struct hearth_request *second, int first_events, double decode_tokens_per_s) {
-    for (uint32_t spare = 0; spare < 2; spare++) {
-        second_goes_first_with(spare, memory_class, first, second, first_events, decode_tokens_per_s);
+    for (uint32_t parked = 0; parked < 2; parked++) {
+        second_goes_first_with(parked, memory_class, first, second, first_events, decode_tokens_per_s);
     }
 }
 
@@ -77,14 +77,14 @@ static void a_lane_is_given_to_who_needs_it_more(void **state) {
 }
 
 /* One stands aside, and another comes to that place; the first is cancelled there or goes on. Nothing is lost. */
-static void the_spare_place_is_given_on(void **state) {
+static void the_parked_sequence_is_given_on(void **state) {
     (void)state;
     struct hearth_tokens prompts[3] = {tokens_like(1, 15000), tokens_like(2, 3000), tokens_like(3, 200)};
     for (int memory_class = 0; memory_class < 8; memory_class++) {
         struct stage stage;
         bool cancel = memory_class >= 4;
         const struct stage_options options = {
-            .memory_class = (enum hearth_engine_class)(memory_class % 4), .ctx_tokens = 32768, .lanes = 1, .spare = 1};
+            .memory_class = (enum hearth_engine_class)(memory_class % 4), .ctx_tokens = 32768, .lanes = 1, .parked = 1};
         open_load(&stage, &options);
         struct gate gates[2];
         struct hearth_request requests[3];
@@ -137,7 +137,7 @@ static void the_spare_place_is_given_on(void **state) {
     }
 }
 
-/* What RAM could not hold is not set aside. */
+/* A request whose state RAM could not hold is not preempted. */
 static void who_cannot_be_kept_stays(void **state) {
     (void)state;
     struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
@@ -257,7 +257,7 @@ static void no_more_wait_than_may(void **state) {
     struct hearth_tokens prompt = tokens_like(1, 100);
     struct hearth_request request = request_for(&prompt, 5), warm = request_for(&prompt, 0);
     struct gate gate;
-    struct reply replies[4], warmed, joined;
+    struct reply replies[4], prefetched, joined;
     uint32_t retry_after_s = 0;
     struct hearth_errmsg msg;
     assert_false(hearth_service_overloaded(stage.service, &request.tenant, &retry_after_s));
@@ -271,7 +271,7 @@ static void no_more_wait_than_may(void **state) {
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
     assert_non_null(strstr(msg.text, "2 requests"));
     warm.priority = HEARTH_CLASS_PREFETCH; /* one that nobody waits for is not counted */
-    (void)launch(&stage, &warm, &warmed);
+    (void)launch(&stage, &warm, &prefetched);
     request.joins = true; /* one more choice of what waits already */
     (void)launch(&stage, &request, &joined);
     request.joins = false;
@@ -285,7 +285,7 @@ static void no_more_wait_than_may(void **state) {
     assert_int_equal(stats_of(&stage).requests_refused, 3);
     open_gate(&gate, 0);
     await(&gate.reply);
-    await(&warmed);
+    await(&prefetched);
     await(&joined);
     assert_int_equal(joined.err, 0);
     for (int i = 0; i < 4; i++) {
@@ -294,7 +294,7 @@ static void no_more_wait_than_may(void **state) {
         reply_finish(&replies[i]);
     }
     reply_finish(&gate.reply);
-    reply_finish(&warmed);
+    reply_finish(&prefetched);
     reply_finish(&joined);
     /* All have ended: places are free again. */
     hearth_service_tune(stage.service, 1, 0);
@@ -303,10 +303,10 @@ static void no_more_wait_than_may(void **state) {
     close_stage(&stage);
 }
 
-static void who_is_set_aside_waits_like_others(void **state) {
+static void preempted_requests_wait_like_others(void **state) {
     (void)state;
     struct stage stage;
-    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .spare = 1, .queue = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .parked = 1, .queue = 1};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 100);
     struct hearth_request first = request_for(&prompt, 50), second = request_for(&prompt, 5);
@@ -517,12 +517,12 @@ static void lanes_and_queue_can_be_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lane_is_given_to_who_needs_it_more),
-        cmocka_unit_test(the_spare_place_is_given_on),
+        cmocka_unit_test(the_parked_sequence_is_given_on),
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(no_more_wait_than_may),
         cmocka_unit_test(who_is_announced_has_a_seat),
         cmocka_unit_test(short_prompts_gather),
-        cmocka_unit_test(who_is_set_aside_waits_like_others),
+        cmocka_unit_test(preempted_requests_wait_like_others),
         cmocka_unit_test(a_deadline_ends_what_has_begun_and_fails_what_has_not),
         cmocka_unit_test(progress_is_told),
         cmocka_unit_test(a_lane_tells_what_it_computed),

@@ -172,7 +172,7 @@ static void deliver_and_open(void *user, struct hearth_event *event) {
     deliver(&opener->reply, event);
 }
 
-/* Two requests that do not fit together: one is set aside in the middle of its script and of its thought, and goes on
+/* Two requests that do not fit together: one is preempted in the middle of its script and of its thought, and goes on
  * where it was. */
 static void preemption_keeps_everything(void **state) {
     (void)state;

@@ -41,7 +41,7 @@ static void teach_and_close(void) {
     close_checked(transcripts);
 }
 
-static void another_version_is_set_aside(void **state) {
+static void another_version_is_quarantined(void **state) {
     (void)state;
     teach_and_close();
     sql("PRAGMA user_version = 9999");
@@ -65,13 +65,13 @@ static void the_first_version_is_brought_up(void **state) {
     assert_int_equal(warnings, 0);
 }
 
-static void another_database_is_set_aside(void **state) {
+static void another_database_is_quarantined(void **state) {
     (void)state;
     sql("CREATE TABLE shopping (what TEXT)");
     assert_begun_anew();
 }
 
-static void another_file_is_set_aside(void **state) {
+static void another_file_is_quarantined(void **state) {
     (void)state;
     FILE *file = fopen(path, "w");
     for (int i = 0; i < 4000; i++) {
@@ -101,7 +101,7 @@ static void overwrite(const char *file, long at, uint8_t mask) {
     fclose(f);
 }
 
-/* Every page spoilt: found out while serving, set aside, and begun anew without a restart. */
+/* Every page spoilt: found out while serving, quarantined, and begun anew without a restart. */
 static void damage_is_found_while_serving(void **state) {
     (void)state;
     teach_and_close();
@@ -352,10 +352,10 @@ int main(void) {
         TEST(a_changed_row_is_a_miss),
     };
     const struct CMUnitTest tests[] = {
-        TEST(another_version_is_set_aside),
+        TEST(another_version_is_quarantined),
         TEST(the_first_version_is_brought_up),
-        TEST(another_database_is_set_aside),
-        TEST(another_file_is_set_aside),
+        TEST(another_database_is_quarantined),
+        TEST(another_file_is_quarantined),
         TEST(an_empty_file_is_begun),
         TEST(damage_is_found_while_serving),
         TEST(a_flipped_bit_is_a_miss),

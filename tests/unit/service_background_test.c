@@ -1,4 +1,4 @@
-/* What the service does between requests and beside them, on sim: classes of requests, warm ones above all; pins;
+/* What the service does between requests and beside them, on sim: classes of requests, prefetches above all; pins;
  * conversations that are expected back; and forgetting. */
 #include "support/service_stage.h"
 
@@ -23,7 +23,7 @@ static struct hearth_tokens tokens_like(int who, size_t n, size_t shared) {
     return tokens;
 }
 
-static struct hearth_request warm_request(const struct hearth_tokens *prompt) {
+static struct hearth_request prefetch_request(const struct hearth_tokens *prompt) {
     struct hearth_request request = request_of(prompt);
     request.priority = HEARTH_CLASS_PREFETCH;
     request.max_tokens = 0;
@@ -106,7 +106,7 @@ static void bad_classes_and_pins_are_refused(void **state) {
     request.pins = many;
     request.pin_count = HEARTH_PINS_MAX + 1;
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
-    request = warm_request(&prompt);
+    request = prefetch_request(&prompt);
     request.max_tokens = 1;
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
     request.priority = HEARTH_CLASS_PREFETCH + 1;
@@ -122,13 +122,13 @@ static void a_warm_request_gives_its_lane_up(enum hearth_engine_class memory_cla
     const struct stage_options options = {.memory_class = memory_class, .ctx_tokens = 16384, .lanes = 2};
     open_stage_with(&stage, &options);
     struct hearth_tokens talk = tokens_like(0, 50, 0), head = tokens_like(1, 4000, 0), other = tokens_like(2, 300, 0);
-    struct hearth_request warm = warm_request(&head), request = request_of(&talk);
-    struct reply warmed, reply;
+    struct hearth_request warm = prefetch_request(&head), request = request_of(&talk);
+    struct reply prefetched, reply;
     struct gate gate;
     request.max_tokens = 40;
     request.sampling.ignore_eos = true;
     launch_gate(&stage, &request, &gate, 2);
-    (void)launch(&stage, &warm, &warmed);
+    (void)launch(&stage, &warm, &prefetched);
     open_gate(&gate, 10);
     await_gate(&gate);
     request = request_of(&other);
@@ -137,15 +137,15 @@ static void a_warm_request_gives_its_lane_up(enum hearth_engine_class memory_cla
     open_gate(&gate, 0);
     await(&reply);
     await(&gate.reply);
-    await(&warmed);
-    assert_int_equal(reply.err + gate.reply.err + warmed.err, 0);
-    assert_true(reply.place < warmed.place && gate.reply.place < warmed.place);
-    assert_true(warmed.prefilled && warmed.tokens.n == 0);
+    await(&prefetched);
+    assert_int_equal(reply.err + gate.reply.err + prefetched.err, 0);
+    assert_true(reply.place < prefetched.place && gate.reply.place < prefetched.place);
+    assert_true(prefetched.prefilled && prefetched.tokens.n == 0);
     assert_int_equal(stats_of(&stage).yields, 1);
     assert_int_equal(stats_of(&stage).preemptions, 0);
     reply_finish(&reply);
     reply_finish(&gate.reply);
-    reply_finish(&warmed);
+    reply_finish(&prefetched);
     /* Nothing was computed twice, and whoever begins with it goes on from there: twice at a time, too. */
     struct hearth_sim_stats sim;
     hearth_sim_stats(stage.engine, &sim);
@@ -162,14 +162,14 @@ static void a_warm_request_gives_its_lane_up(enum hearth_engine_class memory_cla
     close_stage(&stage);
 }
 
-static void warm_requests_yield(void **state) {
+static void prefetches_are_preempted(void **state) {
     (void)state;
     for (int memory_class = 0; memory_class < 4; memory_class++) {
         a_warm_request_gives_its_lane_up((enum hearth_engine_class)memory_class);
     }
 }
 
-/* A prompt that begins with what is just being warmed takes the work over where it is. */
+/* A prompt that begins with what is just being prefetched takes the work over where it is. */
 static void a_prompt_takes_a_warm_lane_over(void **state) {
     (void)state;
     struct stage stage;
@@ -178,13 +178,13 @@ static void a_prompt_takes_a_warm_lane_over(void **state) {
     open_stage_with(&stage, &options);
     struct hearth_tokens talk = tokens_like(0, 50, 0), head = tokens_like(1, 4000, 0), longer = tokens_like(1, 4000, 0);
     assert_true(hearth_tokens_push(&longer, 9));
-    struct hearth_request warm = warm_request(&head), request = request_of(&talk);
-    struct reply warmed, reply;
+    struct hearth_request warm = prefetch_request(&head), request = request_of(&talk);
+    struct reply prefetched, reply;
     struct gate gate;
     request.max_tokens = 40;
     request.sampling.ignore_eos = true;
     launch_gate(&stage, &request, &gate, 2);
-    (void)launch(&stage, &warm, &warmed);
+    (void)launch(&stage, &warm, &prefetched);
     open_gate(&gate, 10);
     await_gate(&gate);
     request = request_of(&longer);
@@ -193,12 +193,12 @@ static void a_prompt_takes_a_warm_lane_over(void **state) {
     open_gate(&gate, 0);
     await(&reply);
     await(&gate.reply);
-    await(&warmed);
+    await(&prefetched);
     assert_true(reply.receipt.reused_live_tokens > 0 && reply.receipt.computed_tokens < 4001);
     assert_int_equal(stats_of(&stage).yields, 1);
     reply_finish(&reply);
     reply_finish(&gate.reply);
-    reply_finish(&warmed);
+    reply_finish(&prefetched);
     hearth_tokens_finish(&talk);
     hearth_tokens_finish(&head);
     hearth_tokens_finish(&longer);
@@ -223,7 +223,7 @@ static void a_warm_request_reads_ahead(void **state) {
             .memory_class = (enum hearth_engine_class)memory_class, .ctx_tokens = 8192, .lanes = 1, .dir = dir};
         struct hearth_tokens prompt = tokens_like(memory_class, 700, 0);
         open_stage_with(&stage, &options);
-        struct hearth_request warm = warm_request(&prompt);
+        struct hearth_request warm = prefetch_request(&prompt);
         struct reply reply;
         (void)run(&stage, &warm, &reply);
         assert_true(reply.prefilled && reply.receipt.computed_tokens == 700);
@@ -378,21 +378,21 @@ static void a_drain_does_not_wait_for_warm_requests(void **state) {
     const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1};
     open_stage_with(&stage, &options);
     struct hearth_tokens talk = tokens_like(0, 50, 0), head = tokens_like(1, 4000, 0);
-    struct hearth_request request = request_of(&talk), warm = warm_request(&head);
+    struct hearth_request request = request_of(&talk), warm = prefetch_request(&head);
     struct gate gate;
-    struct reply warmed;
+    struct reply prefetched;
     request.max_tokens = 20;
     request.sampling.ignore_eos = true;
     launch_gate(&stage, &request, &gate, 3);
-    (void)launch(&stage, &warm, &warmed);
+    (void)launch(&stage, &warm, &prefetched);
     open_gate(&gate, 0);
     hearth_service_drain(stage.service, (int64_t)600 * SECOND_US);
     await(&gate.reply);
-    await(&warmed);
+    await(&prefetched);
     assert_int_equal(gate.reply.err, 0);
-    assert_true(warmed.err == 0 || warmed.err == HEARTH_ERR_CANCELLED);
+    assert_true(prefetched.err == 0 || prefetched.err == HEARTH_ERR_CANCELLED);
     reply_finish(&gate.reply);
-    reply_finish(&warmed);
+    reply_finish(&prefetched);
     hearth_tokens_finish(&talk);
     hearth_tokens_finish(&head);
     close_stage(&stage);
@@ -550,7 +550,7 @@ static void forget_two(enum hearth_engine_class memory_class, bool restart) {
     const int32_t mark = 320;
     for (int i = 0; i < 2; i++) {
         struct hearth_tokens head = {.v = prompts[i].v, .n = 320};
-        struct hearth_request warm = warm_request(&head);
+        struct hearth_request warm = prefetch_request(&head);
         struct reply reply;
         warm.marks = &mark;
         (void)run(&stage, &warm, &reply);
@@ -645,7 +645,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interactive_first_then_background_then_warm),
         cmocka_unit_test(bad_classes_and_pins_are_refused),
-        cmocka_unit_test(warm_requests_yield),
+        cmocka_unit_test(prefetches_are_preempted),
         cmocka_unit_test(a_prompt_takes_a_warm_lane_over),
         cmocka_unit_test(a_warm_request_reads_ahead),
         cmocka_unit_test(what_cannot_be_restored_is_computed),

@@ -52,8 +52,8 @@ def test_the_first_request_finds_the_shared_head_in_ram(place, model):
         wait_written(running)
         assert warmed(running) == 0
     with box(model, *after) as running:
-        wait_until(lambda: warmed(running) > 0, "it has warmed up")
-        wait_until(lambda: "warmed up: 1 shared head," in running.log(), "it says so")
+        wait_until(lambda: warmed(running) > 0, "it has prefetched them")
+        wait_until(lambda: "prefetched: 1 shared head," in running.log(), "it says so")
         messages = conversation(7)
         fresh = request(running.client, messages, cache_prompt=False)
         answer = request(running.client, messages)
@@ -82,7 +82,7 @@ def test_more_than_fits_is_left_where_it_is(tmp_path):
                 request(running.client, conversation(number, HEAD.replace("careful", f"careful {system}")))
         wait_on_disk(running)
     with box("sim", *flags, "--cache-ram", "1") as running:
-        wait_until(lambda: "warmed up" in running.log(), "it has warmed up")
+        wait_until(lambda: "prefetched: " in running.log(), "it has prefetched them")
         metrics = running.client.metrics()
         assert 0 < metrics["hearth_page_bytes"] <= 2**20 / 4 + 65536
         assert warmed(running) < 12 * 2000
