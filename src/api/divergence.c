@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A template that prints the same messages differently does not say which: found by where they stand. */
+/* Finds the message in which a template prints the same messages differently, by where they stand in the prompt. */
 static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_request *request,
                    const struct hearth_chat_prompt *rendered, size_t offset) {
     size_t *offsets = calloc(request->message_count, sizeof *offsets);
@@ -78,7 +78,7 @@ static void find_tool_gone(struct hearth_divergence *divergence, const struct he
     }
 }
 
-/* The tool in whose text a byte is: the last one that is named before it. */
+/* Finds the tool with the text that the byte is in: the last one that is named before it. */
 static void find_tool(struct hearth_divergence *divergence, const struct hearth_chat_request *request,
                       const struct hearth_transcript_prompt *prompt) {
     const size_t offset = divergence->fork.offset;
@@ -113,8 +113,8 @@ static double tokens_before_byte(void *user, size_t offset) {
     return hearth_transcript_fork_tokens(fork, fork->reach + offset);
 }
 
-/* The first message that the earlier prompt had no counterpart of: behind the last one that both have, and as many as
- * came there behind that one. */
+/* The first message without a counterpart in the earlier prompt: behind the last message that both have, each message
+ * that the earlier prompt had there counts as the counterpart of one. */
 static size_t first_new(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
     enum { NEAR = 64 };
     const size_t count = prompt->message_count, then = fork->said_count;
@@ -128,7 +128,7 @@ static size_t first_new(const struct hearth_transcript_fork *fork, const struct 
     return count;
 }
 
-/* Where the messages begin that are new in any case. The prompt's end, where that cannot be told. */
+/* Where the messages begin that are new whatever became of the others; the prompt's end, where that is not known. */
 static size_t new_begins(const struct hearth_divergence *divergence, const struct hearth_chat_request *request,
                          const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
     const struct hearth_transcript_fork *fork = &divergence->fork;
@@ -144,7 +144,7 @@ static size_t new_begins(const struct hearth_divergence *divergence, const struc
     return end > fork->reach ? end : prompt->len;
 }
 
-/* How many tokens the difference costs. */
+/* Fills how many tokens the difference costs, and how many of them the lines that changed do. */
 static void weigh(struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt, size_t known_end,
                   size_t fixed_bytes) {
     struct hearth_transcript_fork *fork = &divergence->fork;

@@ -21,7 +21,7 @@ struct hearth_divergence {
     uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
 };
 
-/* `found`: the place, which is known. */
+/* Fills a divergence for a prompt that left an earlier one at `found`. */
 void hearth_divergence_find(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_chat_prompt *rendered, const struct hearth_transcript_fork *found,
                             struct hearth_divergence *divergence);

@@ -59,9 +59,9 @@ void hearth_strip_text(const struct hearth_strip *strip, char *text, size_t *tex
     if (strip->count == 0 && strstr(text, billing) == NULL) {
         return;
     }
-    for (char *line = text, *next; *line != '\0'; line = next) {
-        char *newline = strchr(line, '\n');
-        next = newline != NULL ? newline + 1 : line + strlen(line);
+    for (char *line = text, *next, *end = text + *text_len; line < end; line = next) {
+        char *newline = memchr(line, '\n', (size_t)(end - line));
+        next = newline != NULL ? newline + 1 : end;
         const size_t len = (size_t)(next - line);
         if (newline != NULL) {
             *newline = '\0';

@@ -20,7 +20,8 @@ int hearth_strip_init(struct hearth_strip *strip, const char *const *lines, size
 void hearth_strip_finish(struct hearth_strip *strip);
 
 /* Takes out of a text of `*len` bytes and a NUL, with their newlines: the lines that match; what begins with a line
- * that matches, up to the next empty line, which stays; and the billing line that Claude Code writes. Threads: pure. */
+ * that matches, up to the next empty line, which stays; and the billing line that Claude Code writes. Of a line with a
+ * NUL in it only what stands before that is matched. Threads: pure. */
 void hearth_strip_text(const struct hearth_strip *strip, char *text, size_t *len);
 
 #endif

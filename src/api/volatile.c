@@ -320,11 +320,11 @@ bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change
         headings++;
     }
     const char *pattern = out;
-    bool same = n + 1 < cap && count_matches(out, request) == headings &&
-                hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK;
+    bool same = n + 1 < cap && count_matches(out, request) == headings;
     if (same) {
         const size_t front = (size_t)(from - begin);
-        same = count_taken(&strip, request) <= PARAGRAPHS_LINES &&
+        same = hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK &&
+               count_taken(&strip, request) <= PARAGRAPHS_LINES &&
                left_of(&strip, begin, front, change->then, change->then_len, change, &then) &&
                left_of(&strip, begin, front, change->now, change->now_len, change, &now) && then.len == now.len &&
                memcmp(then.data, now.data, now.len) == 0;

@@ -1,5 +1,6 @@
 /* Patterns for --strip-line: each matches the line that changed, then and now, and no other line of the system text; it
  * says what stays the same, and can stand in single quotes. */
+#include "api/strip.h"
 #include "api/volatile.h"
 
 #include <setjmp.h>
@@ -141,8 +142,25 @@ static void lines_that_differ_are_found(void **state) {
     assert_int_equal(changes_of("a\nquite another text than that", "b\nwhich has nothing in common", changes), 0);
 }
 
+/* A text is as long as it says: a NUL in it ends nothing. */
+static void lines_behind_a_nul_stay(void **state) {
+    const char *const lines[] = {"^Now:"}, *const paragraphs[] = {"^List:$"};
+    char text[] = "a\0b\nNow: 1\0\nc\nList:\n- d\0\n\nx-anthropic-billing-header: e\nf\0";
+    static const char left[] = "a\0b\nc\n\nf\0";
+    size_t len = sizeof text - 1;
+    struct hearth_strip strip;
+    struct hearth_errmsg msg;
+    (void)state;
+    assert_int_equal(hearth_strip_init(&strip, lines, 1, paragraphs, 1, &msg), HEARTH_OK);
+    hearth_strip_text(&strip, text, &len);
+    hearth_strip_finish(&strip);
+    assert_int_equal(len, sizeof left - 1);
+    assert_memory_equal(text, left, sizeof left);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_behind_a_nul_stay),
         cmocka_unit_test(the_plainest_pattern_that_is_right_is_taken),
         cmocka_unit_test(a_list_is_taken_out_with_its_heading),
         cmocka_unit_test(lines_that_differ_are_found),

@@ -325,9 +325,9 @@ static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rend
            hearth_api_prompt_check_length(job->api, &out->prompts[0], 1, "session_id", error);
 }
 
-/* Walks one of these roads. */
-static bool walk(struct hearth_job *job, const struct hearth_api_phases *phases, const char *object,
-                 const json_t *body) {
+/* Runs the phases; a session without turns is answered at once. */
+static bool run_phases(struct hearth_job *job, const struct hearth_api_phases *phases, const char *object,
+                       const json_t *body) {
     if (!hearth_api_phases_run(job, phases, body)) {
         return false;
     }
@@ -347,7 +347,7 @@ bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *
                                                     .resolve = prefetch_resolve,
                                                     .render = prefetch_render,
                                                     .dialect = &prefetch_dialect};
-    return walk(job, &phases, "session.warm", body);
+    return run_phases(job, &phases, "session.warm", body);
 }
 
 /* ---- where its state is ---- */
@@ -378,5 +378,5 @@ bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *bod
                                                     .resolve = prefetch_resolve,
                                                     .render = prefetch_render,
                                                     .dialect = &look_dialect};
-    return walk(job, &phases, "session.state", body);
+    return run_phases(job, &phases, "session.state", body);
 }
