@@ -80,10 +80,10 @@ int hearth_remote_hosts_parse(const char *url, struct hearth_remote_hosts *out, 
 }
 
 void hearth_remote_where(const char *host, int port, const char *asked, char where[HEARTH_REMOTE_WHERE_BYTES]) {
-    const char *colon = strrchr(asked, ':');
-    const int len = *host ? (int)strlen(host) : colon ? (int)(colon - asked) : (int)strlen(asked);
-    (void)snprintf(where, HEARTH_REMOTE_WHERE_BYTES, strchr(host, ':') ? "[%.*s]:%d" : "%.*s:%d", len,
-                   *host ? host : asked, port);
+    const char *name = *host ? host : asked;
+    const bool bare = strchr(name, ':') && *name != '['; /* an IPv6 address */
+    (void)snprintf(where, HEARTH_REMOTE_WHERE_BYTES, bare ? "[%.*s]:%d" : "%.*s:%d", HEARTH_REMOTE_WHERE_BYTES - 16,
+                   name, port);
 }
 
 /* CRC16/XMODEM, as the cluster's specification has it. */

@@ -23,7 +23,7 @@ void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts); /* wipes the
 /* The URL of one host, which is one of them or any other; the caller's. NULL: out of memory. */
 char *hearth_remote_hosts_url(const struct hearth_remote_hosts *hosts, const char *where);
 
-/* host:port of a node as another one at `asked` names it: an empty host is that of the other one. */
+/* host:port of a node as another one names it: an empty host is that of the other one, `asked`, without its port. */
 void hearth_remote_where(const char *host, int port, const char *asked, char where[HEARTH_REMOTE_WHERE_BYTES]);
 /* The slot of everything that a block has. */
 int hearth_remote_slot(struct hearth_digest base);

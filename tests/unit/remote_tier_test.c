@@ -5,6 +5,7 @@
 #include "support/disk_room.h"
 #include "support/random.h"
 #include "tier/remote.h"
+#include "tier/remote_hosts.h"
 
 #include <hiredis.h>
 #include <sys/prctl.h>
@@ -389,8 +390,27 @@ static void a_popular_head(void **state) {
     close_store(&store);
 }
 
+/* What a node of a cluster calls another one, and itself: with no host at all. */
+static void names_of_nodes(void **state) {
+    static const struct {
+        const char *host, *asked, *where;
+    } rows[] = {{"b", "a", "b:6379"},
+                {"", "a", "a:6379"},
+                {"fe80::1", "a", "[fe80::1]:6379"},
+                {"", "fe80::1", "[fe80::1]:6379"},
+                {"", "[::1]", "[::1]:6379"},
+                {"", "127.0.0.1", "127.0.0.1:6379"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char where[HEARTH_REMOTE_WHERE_BYTES];
+        hearth_remote_where(rows[i].host, 6379, rows[i].asked, where);
+        assert_string_equal(where, rows[i].where);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names_of_nodes),
+                                       cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
                                        cmocka_unit_test_setup_teardown(a_popular_head, enter, leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
