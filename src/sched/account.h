@@ -2,10 +2,10 @@
  *
  * Weighted fair queueing with start tags (start-time fair queueing). A tenant's virtual time is the microseconds of
  * computing that it has used, divided by its weight. The machine's virtual time is the smallest one of the tenants with
- * a waiting request; it never goes back. A tenant whose first request begins to wait starts there at least, so that
- * idle time is not saved up; a tenant that only runs lacks nothing and holds the machine's time for no other. While no
- * request waits, the machine's time advances by what is computed, up to the largest of the running tenants: computing
- * that no other tenant wanted is no lead.
+ * a waiting request; it never goes back. A tenant's virtual time is moved up to it when its first request begins to
+ * wait, so that idle time is not saved up. A tenant that only runs does not hold the machine's time back. While no
+ * request waits, the machine's time advances by what is computed, up to the largest virtual time of the running
+ * tenants, because computing that no other tenant wanted is no lead.
  *
  * The lead is how far a tenant's virtual time is ahead of the machine's, at most HEARTH_LEAD_MAX_US. Example: two
  * tenants of weight 1 wait; one has used 12 s, the other 9 s. The machine stands at 9 s, the leads are 3 s and 0.

@@ -1,6 +1,6 @@
 /* Admission: a queued task gets a lane, or is held back.
  *
- * plan → wait, if a lane is computing what this prompt begins with → save what the target lane would lose → restore
+ * plan → wait, if a lane is computing the beginning of this prompt → capture what the target lane would lose → restore
  * → start. A failure on the way costs only computation: what could not be restored is removed from the store, and
  * the next plan is made without it. */
 #include "base/assert.h"
@@ -13,12 +13,12 @@
 /* Least gap between a mark and the one before it where that mark is a fork: more prompts will part there, so that
  * the stop pays for fewer tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
-#define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is asked anyway */
+#define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is planned anyway */
 
 /* Holds the task until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
     const int64_t now_us = hearth_service_now_us(service);
-    if (!task->admitted) { /* it has waited all the time */
+    if (!task->admitted) { /* all the time so far counts as waiting */
         task->receipt.plan_us = task->receipt.restore_us = 0;
     }
     hearth_task_wait(service, task, wait, now_us);
@@ -133,9 +133,9 @@ static bool is_pinned(const struct hearth_task *task, int32_t pos) {
 }
 
 /* Positions where the prefill stops for a snapshot: what the request named or pinned, where it left a known path, and
- * every so often on the way. Only classes that need snapshots stop (a window is stored page by page), and never just
- * behind a position whose state is kept, but for what is pinned and for the end mark: that costs no snapshot, since it
- * stands for the one at the prompt's end. */
+ * every so often on the way. Only classes that need snapshots stop (a window is stored page by page). Marks have a
+ * gap, but for what is pinned and for the end mark, which costs no snapshot: it stands for the one at the prompt's
+ * end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     const struct hearth_caps *caps = &service->engine->caps;
@@ -272,11 +272,11 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* The plan that failed last. `again`: the one before it was the same, so nothing could be dropped that makes the next
- * plan another one; the prompt is computed from its beginning. */
+/* What has failed so far. Each plan has to resume at an earlier position than the one before it, or at the same one in
+ * a way that has not failed there; otherwise (`again`) the prompt is computed from its beginning, so that this ends. */
 struct failure {
-    enum hearth_resume how;
-    int32_t resume; /* negative: nothing has */
+    int32_t resume; /* of the last plan that failed; negative: none has */
+    unsigned tried; /* enum hearth_resume, as bits: what failed there */
     bool again;
 };
 
@@ -292,9 +292,11 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
         hold(service, task, HEARTH_WAIT_CELLS);
         return false;
     }
-    *failure = (struct failure){.how = plan->how,
-                                .resume = plan->resume,
-                                .again = plan->how == failure->how && plan->resume == failure->resume};
+    const unsigned how = 1U << plan->how;
+    const bool moved = plan->resume != failure->resume;
+    failure->again = failure->resume >= 0 && (moved ? plan->resume > failure->resume : (failure->tried & how) != 0);
+    failure->tried = moved ? how : failure->tried | how;
+    failure->resume = plan->resume;
     if (restored->failed && (!restored->gone || failure->again)) { /* otherwise the next plan says what became of it */
         task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
     }
@@ -368,7 +370,7 @@ static bool wait_for_backing(struct hearth_service *service, struct hearth_task 
 
 /* ---- prefetches ---- */
 
-/* Ends a prefetch without a lane, of whose prompt the state of `reused` tokens is there. */
+/* Ends a prefetch without a lane, when the state of `reused` tokens of its prompt is there. */
 static void end_prefetch(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          int32_t reused) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
@@ -419,8 +421,8 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
 
 /* ---- entry ---- */
 
-/* Whether the task continues a lane in place whose last reply is not captured yet. The state at the end of that reply
- * has to be captured now: the lane will not be at that position again. */
+/* Whether the task continues a lane in place before the lane's last reply is captured. The state at the end of that
+ * reply has to be captured now: the lane will not be at that position again. */
 static bool passes_end(const struct hearth_service *service, const struct hearth_task *task,
                        const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];
@@ -454,7 +456,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     take_over(service, task);
     const int64_t admit_us = note_begin(service, task);
     int64_t start_us = admit_us;
-    uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
+    uint64_t tried = 0; /* lanes (bits) that were captured: what RAM did not take is lost */
     struct failure failure = {.resume = -1};
     for (bool first = true;; first = false) {
         struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,

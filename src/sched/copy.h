@@ -4,8 +4,8 @@
 
 #include "sched/service.h"
 
-/* Copies a request into `*copy`, whose pointers lead into one block: returned, and freed by the caller with free().
- * Prompt, marks, pins and stop strings are left out (NULL in the copy). NULL: out of memory. */
+/* Copies a request into `*copy`. Its pointers lead into one block, which is returned: the caller frees that with
+ * free(). Prompt, marks, pins and stop strings are left out (NULL in the copy). NULL: out of memory. */
 void *hearth_request_copy(const struct hearth_request *request, struct hearth_request *copy);
 
 #endif

@@ -4,14 +4,14 @@
  * through the sampler (penalties, grammar), the thinker and the syntax automaton. All of these belong to the task,
  * so they survive a preemption.
  *
- * Drafted tokens (speculate.h) are computed in the same batch. Then the next token is sampled position by position,
- * as without a draft, until a token differs from the draft or ends the reply. The sequence is cut back to the
- * accepted tokens before anything else happens to the lane. If this leads back further, to a checkpoint, tokens are
- * due again: they are computed with the next batch, or at once when the reply has ended.
+ * Guessed tokens (speculate.h) are computed in the same batch. Then tokens are sampled position by position, as without
+ * a guess, until one differs from the guess or ends the reply. The sequence is cut back to the accepted tokens before
+ * anything else happens to the lane. Some engines can only be cut back further, to a checkpoint: then the tokens in
+ * between are computed again with the next batch, or at once when the reply has ended.
  *
  * Invariants: while a lane generates, its task holds one token more than its sequence (the one sampled last), or
  * some more after a cut back to a checkpoint; outside of this file a sequence holds its lane's live tokens and no
- * draft; a task ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
+ * guess; a task ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -33,7 +33,7 @@ static struct hearth_task *lane_task(struct hearth_service *service, uint32_t la
 
 /* ---- ends ---- */
 
-/* Delivers the last event. `event` carries what came with the last token. */
+/* Ends a task with its last event: `event`, which may carry the last token's text. */
 static void finish_task(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event,
                         enum hearth_finish finish, const char *stop) {
     bool ok = hearth_reply_flush(&task->reply, &event->text);
@@ -78,7 +78,7 @@ static const char *token_text(struct hearth_service *service, const struct heart
     return *large;
 }
 
-/* Whether the reply's text ends with a whole character, now that `text` came. */
+/* Whether the reply's text ends with a whole character once `text` is added. */
 static bool whole_character(struct hearth_task *task, const char *text, size_t len) {
     char end[sizeof task->unfinished + sizeof task->unfinished];
     size_t kept = task->unfinished_len, fresh = len < sizeof task->unfinished ? len : sizeof task->unfinished;
@@ -97,8 +97,8 @@ static unsigned sample_flags(const struct hearth_task *task) {
     return inside && grammar && grammar->lazy ? HEARTH_SAMPLE_FREE : 0;
 }
 
-/* The token that has to come next, whatever the model says: the end of a thought that is too long, or the next one of
- * a script. -1: none. */
+/* The next token where the model does not decide it: the end of a thought that is too long, or the next token of a
+ * script. -1: the model decides. */
 static hearth_token forced_token(const struct hearth_service *service, const struct hearth_task *task) {
     hearth_token token = hearth_thinker_forced(&task->thinker);
     if (token >= 0 || task->request.script_count == 0) {
@@ -108,7 +108,8 @@ static hearth_token forced_token(const struct hearth_service *service, const str
                                                        : service->engine->caps.end_token;
 }
 
-/* The token came, with this text. What ends a thought may also trigger a lazy grammar that has not seen it. */
+/* Tells the thinker of a token. Inside of a thought a lazy grammar sees no tokens, but those that end the thought may
+ * be what triggers it: it is shown these afterwards. */
 static void follow(struct hearth_service *service, struct hearth_task *task, hearth_token token, const char *text,
                    size_t len) {
     struct hearth_engine *engine = service->engine;
@@ -167,7 +168,7 @@ static struct hearth_event *token_event(struct hearth_service *service, struct h
     return event;
 }
 
-/* The prompt is computed. */
+/* Tells the client that the prompt is computed. False: out of memory. */
 static bool deliver_prefilled(struct hearth_service *service, struct hearth_task *task) {
     task->prefilled = true;
     task->first_us = task->last_us = hearth_service_now_us(service);
@@ -181,7 +182,7 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     return true;
 }
 
-/* The script is used up, and the model has no end token to follow it. */
+/* Whether the script is used up and the model has no end token that could follow it. */
 static bool script_over(const struct hearth_service *service, const struct hearth_task *task) {
     return task->request.script_count > 0 && task->scripted >= task->request.script_count &&
            service->engine->caps.end_token < 0;
@@ -223,7 +224,7 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
     service->counters.generated_tokens++;
     task->last_us = hearth_service_now_us(service);
     bool end = service->engine->ops->token_is_end(service->engine, token);
-    /* A grammar that could not grow constrains nothing: such a token is not sent. */
+    /* A grammar that ran out of memory constrains nothing any more: its token is not sent. */
     if ((!end && (!hearth_tokens_push(&task->tokens, token) ||
                   !feed_text(service, task, token, &ending->event->text, &ending->stop))) ||
         hearth_memory_refused()) {
@@ -249,9 +250,9 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
 
 struct batch {
     int32_t shares[HEARTH_LANES_MAX]; /* tokens of each lane, without those guessed ahead */
-    int32_t ahead[HEARTH_LANES_MAX];  /* and these */
-    size_t n;
-    size_t output[HEARTH_LANES_MAX]; /* first item whose logits belong to the lane */
+    int32_t ahead[HEARTH_LANES_MAX];  /* tokens of each lane that are guessed ahead */
+    size_t n;                         /* items */
+    size_t output[HEARTH_LANES_MAX];  /* the first item that gives the lane logits, if one does */
     bool has_output[HEARTH_LANES_MAX];
     int32_t prefill_tokens;
 };
@@ -282,11 +283,10 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
     }
 }
 
-/* The KV cache is full: preempts a prefetch that runs beside others, else empties an idle lane, else preempts the
- * request with the largest start tag. Its state is captured, and it waits as hearth_lane_preempt_without_cells()
- * says. */
+/* Frees cells, because a batch found too few: drops guesses, else preempts a prefetch that runs beside others, else
+ * empties an idle lane, else preempts the request with the largest start tag. A request that runs alone fails. */
 static void relieve(struct hearth_service *service) {
-    if (hearth_speculate_drop(service)) { /* without what was guessed it may fit */
+    if (hearth_speculate_drop(service)) { /* the batch may fit without them */
         return;
     }
     int lane = hearth_step_cells_victim(service->step), busy = 0;
@@ -339,8 +339,8 @@ static bool pinned_end(const struct hearth_task *task) {
     return task->pin_count > 0 && (size_t)task->pins[task->pin_count - 1].position == task->prompt_tokens;
 }
 
-/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a prefetch
- * in any case, so that a request that needs its lane does not wait for more. */
+/* Captures a long prompt or reply every so many tokens, so that a crash costs no more than those. Without a backing
+ * tier only prefetches are: a request that needs the lane of one then waits for a short capture. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.backing_interval_tokens, n = (int32_t)live->tokens.n;
     if ((!service->params.backing && !hearth_task_is_prefetch(task)) || every == 0 ||
@@ -349,10 +349,11 @@ static void persist(struct hearth_service *service, struct hearth_task *task, st
     }
     task->persisted = n;
     (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
-    hearth_lane_capture_now(service, task->lane); /* all lanes would wait for a slow disk */
+    hearth_lane_capture_now(service, task->lane); /* without waiting for a slow disk, which would stop all lanes */
 }
 
-/* Books one lane's share: its sequence holds the tokens now. Returns false when the task ended. */
+/* Adds a lane's share, which was computed, to its live tokens, and takes a snapshot where that ends at a mark. False:
+ * out of memory, and the task has failed. */
 static bool book_share(struct hearth_service *service, uint32_t lane, int32_t share) {
     struct hearth_task *task = lane_task(service, lane);
     struct hearth_live *live = &service->lives[lane];
@@ -374,11 +375,11 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
     return true;
 }
 
-/* A lane's logits came out: the task goes on, or ends. */
+/* Samples for a lane that computed no guess; its task goes on, or ends. */
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
-    if (hearth_task_is_prefetch(task)) { /* requests may part from it here before it is captured */
+    if (hearth_task_is_prefetch(task)) { /* other prompts may branch off here before this one is captured */
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
     }
     int64_t real_us = hearth_clock_us();
@@ -394,12 +395,12 @@ static void go_on(struct hearth_service *service, struct hearth_task *task, int 
     }
 }
 
-/* ---- what was guessed ---- */
+/* ---- guesses ---- */
 
-/* A lane that computed tokens ahead. */
+/* What is left of a guess that was computed. */
 struct verified {
-    int32_t end;  /* positions that were computed */
-    int32_t keep; /* of these, positions of the reply */
+    int32_t end;  /* positions that the sequence holds */
+    int32_t keep; /* of these, the ones that were sampled as guessed */
     bool ended;
     struct ending ending;
 };
@@ -425,7 +426,7 @@ static void verify(struct hearth_service *service, const struct batch *batch, in
     hearth_service_sampled(service, real_us);
 }
 
-/* Computes tokens of an ended reply again that the way back has cost, so that its state is whole. */
+/* Computes the end of a reply that has ended again, after a cut back to a checkpoint: its state has to be whole. */
 static void complete(struct hearth_service *service, struct hearth_task *task, int lane, int32_t keep) {
     struct hearth_live *live = &service->lives[lane];
     int32_t begin = (int32_t)live->tokens.n;
@@ -450,7 +451,7 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     }
 }
 
-/* Takes a lane back to what it keeps, books that, and ends its task if that has ended. */
+/* Cuts a lane back to the accepted tokens, adds these to its live tokens, and ends its task if the reply has ended. */
 static void take_back(struct hearth_service *service, int lane, const struct verified *verified) {
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
     struct hearth_live *live = &service->lives[lane];
@@ -473,7 +474,7 @@ static void take_back(struct hearth_service *service, int lane, const struct ver
     }
     if (verified->ended) {
         end_task(service, task, &verified->ending);
-    } else if (pos < 0) { /* its state is lost: it comes back */
+    } else if (pos < 0) { /* its state is lost: it is queued again, and computed again */
         hearth_lane_requeue(service, task, false, true);
     }
 }

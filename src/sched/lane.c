@@ -11,8 +11,8 @@
 
 #include <limits.h>
 
-/* How long a lane that is needed waits for the backing tier to make room in RAM: without, its state would be lost where
- * a moment would do; with more, the other lanes would stand still for a tier that is slow. */
+/* How long a capture waits for the backing tier to make room in RAM, when another request needs the lane. With less,
+ * state would be lost that needs a moment; with more, the other lanes would stand still for a slow tier. */
 #define CAPTURE_FULL_US 500000
 
 /* ---- capturing ---- */
@@ -69,7 +69,7 @@ void hearth_lane_capture_now(struct hearth_service *service, int lane) {
     (void)capture_pages(service, lane, INT_MAX);
 }
 
-/* Captures whole pages of a lane that goes on, as many as a batch computes. */
+/* Captures whole pages of a lane that still computes, as many as a batch computes. */
 static void capture_ahead(struct hearth_service *service, int lane) {
     struct hearth_task *task = service->on_lane[lane];
     const struct hearth_live *live = &service->lives[lane];
@@ -132,7 +132,7 @@ void hearth_lane_count(struct hearth_service *service, struct hearth_task *task,
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* About what it takes to compute again the state that a task has lost while it was preempted. */
+/* About how long computing takes that a preemption costs: of state that the task had then and has lost since. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
     double each_us = hearth_pace_prefill_us(&service->pace);
     if (task->preempted_at <= computed) {

@@ -1,11 +1,12 @@
-/* Preemption: what the step decides (victim.c) is carried out.
+/* Preemption: carries out what the step decides (victim.c).
  *
- * A preempted request loses nothing but its lane. Its state goes to the parked sequence, where it stays as it is; where
- * there is none, or the state of another request needs it, to RAM, most of a long prompt having been captured on the
- * way. The request is expected back, so that RAM keeps its state while it can; everything else (sampler, thinker, text)
- * belongs to the task. State that RAM had to evict all the same is computed again, which the step counts against
- * preempting the request often. A request whose state RAM could not hold, or whose client wants nothing stored, keeps
- * its lane until it ends; it is preempted only when the KV cache is full, and then computes anew. */
+ * A preempted request loses nothing but its lane. Its state moves to the parked sequence unchanged. Where the engine
+ * has no such sequence, or another request's state needs it, the state is captured in RAM; of a long prompt most has
+ * been captured before. RAM keeps that state with a lease, because the request is expected back. Everything else
+ * (sampler, thinker, text) belongs to the task. State that RAM had to evict all the same is computed again, and the
+ * step then preempts the request less often. A request keeps its lane until it ends when RAM could not hold its state,
+ * or when its client wants nothing stored: it is preempted only when the KV cache is full, and then computed from the
+ * start. */
 #include "base/assert.h"
 #include "sched/service_internal.h"
 
@@ -73,7 +74,7 @@ bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth
         return false;
     }
     service->counters.yields++;
-    task->waits_for_ended = 0; /* they are its own now */
+    task->waits_for_ended = 0; /* it gets the victim's cells now */
     hearth_lane_preempt_without_cells(service, lane, loses_place);
     return true;
 }

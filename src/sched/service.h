@@ -86,12 +86,12 @@ struct hearth_thinking {
  * arrived when it did, plus the patience of its class, plus the lead of its tenant over its fair share (at most
  * HEARTH_LEAD_MAX_US). All of these are bounded, so that no request starves.
  *
- * A request whose lane is needed more by another one is preempted: its state is kept, it is queued again and goes on
- * from there later; it never fails for that. The rules are in sched/victim.c.
+ * When another request needs a lane more, the request that has it is preempted: its state is kept, it is queued again,
+ * and it continues from there later; it never fails for that. The rules are in sched/victim.c.
  *
- * A prefetch (in the API: prefetch) computes a prompt's state for later. It starts while no other request waits, is
- * preempted as soon as another one needs its lane or its cells (what it has computed stays), and computes in small
- * pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
+ * A prefetch ("warm" in the API and in metrics) computes a prompt's state for later. It starts while no other request
+ * waits, is preempted as soon as another one needs its lane or its cells (what it has computed stays), and computes in
+ * small pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
  * is. When it has ended, a request that begins with its prompt goes on from there. A drain cancels it at once.
  *
@@ -258,7 +258,7 @@ const char *hearth_lane_state_text(enum hearth_lane_state state);
 struct hearth_lane_info {
     enum hearth_lane_state state;
     int64_t request_id;                                        /* 0 when idle */
-    uint32_t live_tokens;                                      /* tokens whose state the lane's sequence holds */
+    uint32_t live_tokens;                                      /* tokens that the lane's sequence holds */
     uint32_t prompt_tokens, computed_tokens, generated_tokens; /* computed: of the prompt and of what was generated */
     uint32_t reused_tokens;                                    /* of the prompt */
     uint32_t drafted_tokens, accepted_tokens;                  /* guessed ahead for this request, and kept */

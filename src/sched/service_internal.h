@@ -164,7 +164,7 @@ struct hearth_service {
     int64_t listed_us;       /* when the waiting were last published */
     uint32_t listed_moves;   /* and of which state of the queue */
     uint64_t estimated;      /* batches that had been computed when a waiting prompt was last estimated */
-    uint64_t capture_full;   /* lanes (bits) whose capture waits for the backing tier to write */
+    uint64_t capture_full;   /* lanes (bits) with a capture that waits for the backing tier to write */
 };
 
 static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {
@@ -250,7 +250,7 @@ void hearth_lane_count(struct hearth_service *service, struct hearth_task *task,
 /* The task has got a lane, on which `computed` of its positions are there; its admission began at `admit_us`. */
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us);
-/* The task leaves its lane, whose state waits to be captured. */
+/* The task leaves its lane. The state there waits to be captured. */
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* A task's state goes from its lane to the parked sequence, so that giving the lane away costs the task nothing. The
  * state that was parked before comes to the lane; RAM has it by then. False: the engine has no such sequence. */
@@ -286,7 +286,7 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
 void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
 /* Ends a task that failed, wherever it is; its lane is released with the state that still holds. */
 void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
-/* Ends tasks whose deadline has passed. */
+/* Ends tasks that are past their deadline. */
 void hearth_service_expire(struct hearth_service *service);
 
 /* ---- step_inputs.c ---- */

@@ -49,7 +49,7 @@ struct hearth_speculator {
 void hearth_speculate_init(struct hearth_service *service);
 /* Decides what every lane that generates guesses, and tells the step what is due. After each batch. */
 void hearth_speculate_plan(struct hearth_service *service);
-/* Prepares the way back for a lane whose guess is about to be computed; the guess is dropped where that fails. */
+/* Prepares a lane to be cut back behind its guess, which is about to be computed; where that fails, drops the guess. */
 void hearth_speculate_prepare(struct hearth_service *service, int lane);
 /* Nothing is computed ahead in the next batch. Returns whether something would have been. */
 bool hearth_speculate_drop(struct hearth_service *service);

@@ -60,7 +60,7 @@ static bool lane_free(const struct hearth_step *step) {
 
 /* ---- next ---- */
 
-/* The lane whose state has waited longest to be captured, idle ones first, or -1. */
+/* The lane that has waited longest to be captured, idle ones first, or -1. */
 static int next_capture(const struct hearth_step *step) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {

@@ -1,15 +1,15 @@
 /* The step: which request computes next. A pure function of its own state, events and the time; it knows requests and
  * lanes as numbers, no engine and no tokens.
  *
- * Every call of hearth_step_next() returns one action. The caller (run.c) carries it out and reports the
- * outcome through an event before it asks again:
+ * Every call of hearth_step_next() returns one action. The caller (run.c) carries it out and reports the outcome
+ * through an event before it asks again:
  *
  *     ADMIT id      a lane is free: plan the request   → hearth_step_assign() or hearth_step_hold()
  *     COMPUTE       one batch: shares[lane] tokens     → hearth_step_charge() and hearth_step_computed() per lane, then
  *                                                        sampled or finished
- *     CAPTURE lane  nothing better to do: store state  → hearth_step_pending()
- *     PREEMPT lane  a waiting request matters more     → hearth_step_release(), hearth_step_submit()
- *     SLEEP         nothing at all
+ *     CAPTURE lane  store state of a lane in RAM       → hearth_step_pending()
+ *     PREEMPT lane  a waiting request needs it more    → hearth_step_release(), hearth_step_submit()
+ *     SLEEP         nothing can be done before an event comes
  *
  * Batches. Every generating lane gets its token (and those guessed ahead, hearth_step_due()) in every batch. The rest
  * of the batch is prefill, shortest remaining first, with ageing so that a stream of short prompts does not starve a
@@ -76,7 +76,7 @@ struct hearth_step_lane {
     uint32_t account;                /* of its tenant */
     int64_t arrived_us;              /* its place in the order */
     int64_t assigned_us, decodes_us; /* since when it has the lane, and generates on it */
-    int64_t quantum_us;              /* before it has had that much, it is no victim */
+    int64_t quantum_us;              /* it is no victim before it has had the lane for so long */
     double spent_us;                 /* computing for it since it was assigned */
     int32_t begun;                   /* positions the sequence held when it was assigned */
     int32_t computed;                /* positions the sequence holds */

@@ -17,7 +17,7 @@ struct hearth_step_waiter {
     uint32_t account;
     int32_t need_tokens;              /* about what has to be computed of its prompt; negative: not known */
     int64_t preempt_backoff_until_us; /* until then it may not preempt */
-    int64_t cells_us;                 /* since when it has lacked cells; 0: it has not */
+    int64_t cells_us;                 /* since when it lacks cells; 0: it does not */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
@@ -53,7 +53,7 @@ bool hearth_rank_shorter(const struct hearth_step *step, int32_t need, int32_t l
 struct hearth_ranking {
     const struct hearth_step_waiter *best[HEARTH_CLASS_PREFETCH + 1]; /* of each class */
     const struct hearth_step_waiter *first;                           /* of all but prefetches */
-    const struct hearth_step_waiter *least_work; /* of those whose start tag has passed: by class, then by work */
+    const struct hearth_step_waiter *least_work; /* of those past their start tag: by class, then by work */
     bool others;                                 /* a request waits, held or not, that is no prefetch */
 };
 void hearth_rank_scan(const struct hearth_step *step, bool free, int64_t now_us, struct hearth_ranking *ranking);
