@@ -88,14 +88,14 @@ static int export_item(struct kv_export *export, const struct kv_item *item) {
     if (head.err == HEARTH_ERR_NOT_FOUND) {
         status = hearth_complain(1, "%s was evicted meanwhile: try again", hex);
     } else if (hearth_kv_state(&head) != KV_READABLE) {
-        status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
+        status = hearth_complain(1, "%s is damaged (hearth kv verify quarantines it)", hex);
     } else if (!hearth_buf_reserve(&bytes, (size_t)head.file_bytes)) {
         status = hearth_complain(1, "out of memory");
     } else if (!hearth_kv_read(head.fd, bytes.data, (size_t)head.file_bytes, 0)) {
         status = hearth_complain(1, "%s cannot be read: %s", hex, strerror(errno));
     } else if (hearth_checksum(bytes.data + info->header_bytes, (size_t)info->payload_bytes) !=
                info->payload_checksum) {
-        status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
+        status = hearth_complain(1, "%s is damaged (hearth kv verify quarantines it)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
                !hearth_transfer_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
         status = hearth_complain(1, "cannot write: %s", strerror(errno));

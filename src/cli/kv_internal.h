@@ -6,8 +6,8 @@
  *     kv_remote.c  the items of a store that boxes share: loading, verify, gc
  *     kv_tree.c    conversations, from what the headers say
  *     kv_ls.c      ls, stat
- *     kv_verify.c    verify, gc, rm
- *     kv_export.c   export, import */
+ *     kv_verify.c  verify, gc, rm
+ *     kv_export.c  export, import */
 #ifndef HEARTH_CLI_KV_INTERNAL_H
 #define HEARTH_CLI_KV_INTERNAL_H
 

@@ -88,7 +88,7 @@ static void print_unlisted(const struct kv_model *model) {
     } kinds[] = {
         {KV_SEALED, "sealed", "--kv-key FILE opens them"},
         {KV_OTHER_VERSION, "other version", "another version of hearth wrote them"},
-        {KV_DAMAGED, "damaged", "hearth kv verify sets them aside"},
+        {KV_DAMAGED, "damaged", "hearth kv verify quarantines them"},
         {KV_UNREADABLE, "unreadable", "the system does not let them be read"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {

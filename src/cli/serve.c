@@ -470,7 +470,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.engine = server->engine;
     params.chat = server->chat;
     params.service = server->service;
-    params.disk = server->disk.near;
+    params.disk = server->disk.local;
     params.remote = server->disk.remote;
     params.kv_events = server->events;
     params.store = server->store;
@@ -531,7 +531,7 @@ static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
                                               .gpus = computes ? hearth_llama_gpus() : 0,
                                               .pages = hearth_caps_has_pages(caps),
                                               .snapshots = hearth_caps_needs_snapshot(caps),
-                                              .disk = server->disk.near != NULL,
+                                              .disk = server->disk.local != NULL,
                                               .local = hearth_serve_exposure_is_local(server->options->host),
                                               .sessions = server->store != NULL};
     struct hearth_buf lines = {0};
@@ -590,8 +590,8 @@ static void finish(struct server *server) {
 
 static uint64_t disk_budget(const struct server *server) {
     struct hearth_backing_stats stats = {0};
-    if (server->disk.near) {
-        server->disk.near->ops->stats(server->disk.near, &stats);
+    if (server->disk.local) {
+        server->disk.local->ops->stats(server->disk.local, &stats);
     }
     return stats.budget_bytes;
 }

@@ -89,7 +89,7 @@ static int create_backing(const struct hearth_options *options, const struct hea
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,
     };
-    const int err = hearth_disk_create(&params, &disk->near, &cause);
+    const int err = hearth_disk_create(&params, &disk->local, &cause);
     if (err == HEARTH_ERR_IO) {
         return give_up(options, cause.text, msg);
     }
@@ -124,11 +124,11 @@ static int create_remote(const struct hearth_options *options, const struct hear
 
 /* The tier that the cache sees. */
 static int join(struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
-    disk->backing = disk->near ? disk->near : disk->remote;
-    if (!disk->near || !disk->remote) {
+    disk->backing = disk->local ? disk->local : disk->remote;
+    if (!disk->local || !disk->remote) {
         return HEARTH_OK;
     }
-    return hearth_fail(msg, hearth_layered_create(disk->near, disk->remote, &disk->backing), "out of memory");
+    return hearth_fail(msg, hearth_layered_create(disk->local, disk->remote, &disk->backing), "out of memory");
 }
 
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
@@ -149,7 +149,7 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
     if (err == HEARTH_OK) {
         err = join(disk, msg);
     }
-    if (err == HEARTH_OK && disk->near) {
+    if (err == HEARTH_OK && disk->local) {
         const struct hearth_model_id model = hearth_model_id(caps->fingerprint, (int32_t)options->page_tokens);
         if (asprintf(&disk->transcripts, "%s/%s/transcripts.db", disk->dir, model.hex) < 0) {
             disk->transcripts = NULL;
@@ -163,7 +163,7 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
 }
 
 void hearth_serve_disk_close(struct hearth_serve_disk *disk) {
-    struct hearth_backing *owned[] = {disk->backing, disk->backing ? NULL : disk->near,
+    struct hearth_backing *owned[] = {disk->backing, disk->backing ? NULL : disk->local,
                                       disk->backing ? NULL : disk->remote};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         if (owned[i]) {

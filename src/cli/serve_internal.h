@@ -47,8 +47,8 @@ bool hearth_serve_is_confined(void);
 /* ---- serve_disk.c: what a server stores outside of RAM: the backing tiers, and where its transcripts go ---- */
 
 struct hearth_serve_disk {
-    struct hearth_backing *backing; /* the cache's: `near`, `remote`, or both as one; NULL: state is in RAM only */
-    struct hearth_backing *near;    /* the disk; NULL: nothing is stored there */
+    struct hearth_backing *backing; /* the cache's: `local`, `remote`, or both as one; NULL: state is in RAM only */
+    struct hearth_backing *local;   /* the disk; NULL: nothing is stored there */
     struct hearth_backing *remote;  /* the store that boxes share; NULL: there is none */
     char *dir;                      /* NULL: likewise */
     struct hearth_digest dir_name;  /* its own (hearth_directory_identify); zero: it has none */

@@ -5,7 +5,7 @@
  *     sessions_ls.c      ls, show
  *     sessions_fork.c    fork, rm, restore
  *     sessions_save.c    backup, recover
- *     sessions_export.c   export, import */
+ *     sessions_export.c  export, import */
 #ifndef HEARTH_CLI_SESSIONS_INTERNAL_H
 #define HEARTH_CLI_SESSIONS_INTERNAL_H
 

@@ -124,8 +124,8 @@ bool hearth_client_reply_status(const struct client_reply *reply, int64_t begun_
     bool ok = true;
     const size_t empty = out->len;
     if (number(reused, "live", &live) && number(reused, "ram", &ram) && number(reused, "disk", &disk)) {
-        const double far = number(reused, "remote", &remote) ? remote : 0; /* of a server that knows it */
-        ok = hearth_buf_printf(out, "reused %s", hearth_show_count((uint64_t)(live + ram + disk + far)).text);
+        const double shared = number(reused, "remote", &remote) ? remote : 0; /* of a server that knows it */
+        ok = hearth_buf_printf(out, "reused %s", hearth_show_count((uint64_t)(live + ram + disk + shared)).text);
     }
     if (ok && number(reply->receipt, "computed", &computed)) {
         ok = hearth_buf_printf(out, "%scomputed %s", out->len > empty ? " · " : "",

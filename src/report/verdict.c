@@ -610,8 +610,9 @@ static void judge_waits(struct judge *judge) {
         if (wait == HEARTH_WAIT_BATCH) {
             continue; /* it belongs to what is computed beside it */
         }
-        const bool far = report->remote_tokens > report->disk_tokens;
-        if (wait == (far ? HEARTH_WAIT_STORE : HEARTH_WAIT_DISK) && report->disk_tokens + report->remote_tokens > 0) {
+        const bool remote = report->remote_tokens > report->disk_tokens;
+        if (wait == (remote ? HEARTH_WAIT_STORE : HEARTH_WAIT_DISK) &&
+            report->disk_tokens + report->remote_tokens > 0) {
             us += report->restore_us;
         }
         struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);

@@ -2,10 +2,10 @@
  *
  *     FOUND      from either; told once
  *     LOST       told when neither has it any more
- *     MOVED      told when the near one gets what only the far one had, or loses what the far one has
+ *     MOVED      told when the disk gets what only the store had, or loses what the store has
  *     put        to both: WRITTEN when the first has written it, DROPPED when neither has
  *     replace    WRITTEN when both have answered: until then the cache forgets the old item, too, where it forgets
- *     get        from the near tier, else from the far one; what one cannot read is asked of the other
+ *     get        from the disk, else from the store; what one cannot read is asked of the other
  *     remove     from both: REMOVED when both have answered, with the worse answer; as often as it was asked
  *
  * Invariant: `items` has every item that a tier has or that is under way; one that neither has and for which nothing is
@@ -18,7 +18,7 @@
 
 #include <stdlib.h>
 
-enum { NEAR, FAR, TIERS };
+enum { DISK, REMOTE, TIERS };
 
 struct layered_item {
     struct hearth_link link; /* first */
@@ -66,7 +66,7 @@ static struct layered_item *item_of(struct layered *layered, struct hearth_diges
 }
 
 static void release(struct layered *layered, struct layered_item *item) {
-    if (!item->there[NEAR] && !item->there[FAR] && item->writing == 0 && item->owed == 0 && !item->reading) {
+    if (!item->there[DISK] && !item->there[REMOTE] && item->writing == 0 && item->owed == 0 && !item->reading) {
         hearth_table_remove(&layered->items, &item->link);
         free(item);
     }
@@ -83,7 +83,7 @@ static bool layered_put(struct hearth_backing *backing, const struct hearth_reco
     }
     struct layered_item *old = replaces ? find(layered, *replaces) : NULL;
     if (old) { /* it goes where the item is written, and is not asked for again */
-        old->there[NEAR] = old->there[FAR] = false;
+        old->there[DISK] = old->there[REMOTE] = false;
         release(layered, old);
     }
     item->told = false;
@@ -108,14 +108,14 @@ static bool layered_get(struct hearth_backing *backing, struct hearth_digest nam
     if (!item) {
         return false;
     }
-    const bool asked = read_from(layered, item, item->there[NEAR] || !item->there[FAR] ? NEAR : FAR);
+    const bool asked = read_from(layered, item, item->there[DISK] || !item->there[REMOTE] ? DISK : REMOTE);
     release(layered, item);
     return asked;
 }
 
 static uint64_t layered_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
-    struct hearth_backing *far = layered_of(backing)->tiers[FAR];
-    return far->ops->seek ? far->ops->seek(far, places, n) : 0;
+    struct hearth_backing *remote = layered_of(backing)->tiers[REMOTE];
+    return remote->ops->seek ? remote->ops->seek(remote, places, n) : 0;
 }
 
 static void layered_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
@@ -128,7 +128,7 @@ static void layered_touch(struct hearth_backing *backing, const struct hearth_ba
 static void layered_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
     struct layered *layered = layered_of(backing);
     const struct layered_item *item = find(layered, name);
-    const int tier = item ? item->reads_from : NEAR;
+    const int tier = item ? item->reads_from : DISK;
     layered->tiers[tier]->ops->reject(layered->tiers[tier], name, why);
 }
 
@@ -155,7 +155,7 @@ static bool layered_remove(struct hearth_backing *backing, struct hearth_digest 
 static void becomes_moved(struct hearth_backing_event *event, const struct layered_item *item) {
     const struct hearth_digest name = event->name;
     hearth_backing_event_finish(event);
-    *event = (struct hearth_backing_event){.type = HEARTH_BACKING_MOVED, .name = name, .remote = !item->there[NEAR]};
+    *event = (struct hearth_backing_event){.type = HEARTH_BACKING_MOVED, .name = name, .remote = !item->there[DISK]};
 }
 
 static bool on_found(struct layered *layered, int tier, struct hearth_backing_event *event) {
@@ -163,14 +163,14 @@ static bool on_found(struct layered *layered, int tier, struct hearth_backing_ev
     if (!item) {
         return true;
     }
-    const bool first = !item->there[NEAR] && !item->there[FAR], near = item->there[NEAR];
+    const bool first = !item->there[DISK] && !item->there[REMOTE], disk = item->there[DISK];
     item->there[tier] = true;
-    event->remote = !item->there[NEAR];
-    if (tier == NEAR && !first && !near) {
+    event->remote = !item->there[DISK];
+    if (tier == DISK && !first && !disk) {
         becomes_moved(event, item);
         return true;
     }
-    return first || tier == FAR; /* what was sought is told again: the cache may have forgotten it */
+    return first || tier == REMOTE; /* what was sought is told again: the cache may have forgotten it */
 }
 
 static bool on_lost(struct layered *layered, int tier, struct hearth_backing_event *event) {
@@ -178,9 +178,9 @@ static bool on_lost(struct layered *layered, int tier, struct hearth_backing_eve
     if (!item) {
         return true;
     }
-    const bool moves = tier == NEAR && item->there[NEAR] && item->there[FAR];
+    const bool moves = tier == DISK && item->there[DISK] && item->there[REMOTE];
     item->there[tier] = false;
-    const bool lost = !item->there[NEAR] && !item->there[FAR];
+    const bool lost = !item->there[DISK] && !item->there[REMOTE];
     if (moves) {
         becomes_moved(event, item);
     }
@@ -195,14 +195,14 @@ static bool on_put(struct layered *layered, int tier, struct hearth_backing_even
     }
     item->writing = item->writing > 0 ? item->writing - 1 : 0;
     const bool written = event->type == HEARTH_BACKING_WRITTEN;
-    const bool moves = item->told && written && tier == NEAR && !item->there[NEAR];
+    const bool moves = item->told && written && tier == DISK && !item->there[DISK];
     item->there[tier] = item->there[tier] || written;
     const bool tell = !item->told && (item->writing == 0 || (written && !item->replaces));
-    if (tell && (item->there[NEAR] || item->there[FAR])) {
+    if (tell && (item->there[DISK] || item->there[REMOTE])) {
         event->type = HEARTH_BACKING_WRITTEN;
     }
     item->told = item->told || tell;
-    event->remote = !item->there[NEAR];
+    event->remote = !item->there[DISK];
     if (moves) {
         becomes_moved(event, item);
     }
@@ -218,7 +218,7 @@ static bool on_read(struct layered *layered, int tier, struct hearth_backing_eve
     item->reading = false;
     if (event->err != HEARTH_OK) {
         item->there[tier] = item->there[tier] && event->err != HEARTH_ERR_NOT_FOUND && event->err != HEARTH_ERR_STATE;
-        if (tier == NEAR && item->there[FAR] && read_from(layered, item, FAR)) {
+        if (tier == DISK && item->there[REMOTE] && read_from(layered, item, REMOTE)) {
             return false;
         }
     }
@@ -234,7 +234,7 @@ static bool on_removed(struct layered *layered, int tier, struct hearth_backing_
     item->there[tier] = item->there[tier] && event->err != HEARTH_OK;
     item->remove_err = event->err != HEARTH_OK ? event->err : item->remove_err;
     item->removing[tier] -= item->removing[tier] > 0;
-    const int near = item->removing[NEAR], far = item->removing[FAR], left = near > far ? near : far;
+    const int disk = item->removing[DISK], remote = item->removing[REMOTE], left = disk > remote ? disk : remote;
     const bool answers = left < item->owed;
     if (answers) {
         event->err = item->remove_err;
@@ -253,8 +253,8 @@ static bool passes(struct layered *layered, int tier, struct hearth_backing_even
     case HEARTH_BACKING_DROPPED: return on_put(layered, tier, event);
     case HEARTH_BACKING_READ: return on_read(layered, tier, event);
     case HEARTH_BACKING_REMOVED: return on_removed(layered, tier, event);
-    case HEARTH_BACKING_SCANNED: return tier == NEAR;
-    case HEARTH_BACKING_SOUGHT: return tier == FAR;
+    case HEARTH_BACKING_SCANNED: return tier == DISK;
+    case HEARTH_BACKING_SOUGHT: return tier == REMOTE;
     case HEARTH_BACKING_MOVED: return true;
     }
     return true;
@@ -285,8 +285,8 @@ static void layered_set_wake(struct hearth_backing *backing, void (*wake)(void *
 }
 
 static void layered_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
-    struct hearth_backing *near = layered_of(backing)->tiers[NEAR];
-    near->ops->stats(near, stats);
+    struct hearth_backing *disk = layered_of(backing)->tiers[DISK];
+    disk->ops->stats(disk, stats);
 }
 
 /* ---- life ---- */
@@ -320,14 +320,14 @@ static const struct hearth_backing_ops OPS = {
     .set_wake = layered_set_wake,
 };
 
-int hearth_layered_create(struct hearth_backing *near, struct hearth_backing *far, struct hearth_backing **out) {
+int hearth_layered_create(struct hearth_backing *disk, struct hearth_backing *remote, struct hearth_backing **out) {
     struct layered *layered = calloc(1, sizeof *layered);
     if (!layered) {
         return HEARTH_ERR_NOMEM;
     }
-    layered->backing = (struct hearth_backing){.ops = &OPS, .name = near->name, .key = near->key};
-    layered->tiers[NEAR] = near;
-    layered->tiers[FAR] = far;
+    layered->backing = (struct hearth_backing){.ops = &OPS, .name = disk->name, .key = disk->key};
+    layered->tiers[DISK] = disk;
+    layered->tiers[REMOTE] = remote;
     hearth_news_init(&layered->news, false);
     for (int i = 0; i < TIERS; i++) {
         layered->tiers[i]->ops->set_wake(layered->tiers[i], hearth_news_come, &layered->news);

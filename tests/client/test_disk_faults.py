@@ -226,7 +226,7 @@ class Damaged:
         self.files = sorted(path for path in state_files(self.folder))
 
     def replay(self, least_bad, most_bad, holds=True):
-        """A server over it says what it must, sets the damaged files aside if they hold anything, a line for each, and
+        """A server over it says what it must, quarantines the damaged files if they hold anything, a line for each, and
         needs nothing done."""
         with serve_disk("sim", self.folder, "--page-tokens", "64", "--kv-min-tokens", "64") as running:
             for talk in self.talks:

@@ -76,7 +76,7 @@ static void a_lane_is_given_to_who_needs_it_more(void **state) {
     hearth_tokens_finish(&brief);
 }
 
-/* One stands aside, and another comes to that place; the first is cancelled there or goes on. Nothing is lost. */
+/* A request is parked, and another one after it; the first is cancelled meanwhile or goes on. Nothing is lost. */
 static void the_parked_sequence_is_given_on(void **state) {
     (void)state;
     struct hearth_tokens prompts[3] = {tokens_like(1, 15000), tokens_like(2, 3000), tokens_like(3, 200)};
