@@ -258,11 +258,12 @@ static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
 /* The options that take the lines out, and what they save: up to the first line that has no pattern. */
 static void advise_lines(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                          struct hearth_verdict *verdict) {
-    char options[sizeof verdict->advice] = "", time[32], tokens[32];
+    enum { AROUND = 140 }; /* bytes of the sentences around the options */
+    char options[sizeof verdict->advice - AROUND] = "", time[32], tokens[32];
     size_t n = 0, i = 0;
     const size_t fixable = fixable_lines(divergence);
     bool whole = false; /* paragraphs */
-    while (i < fixable && n + strlen(divergence->lines[i].pattern) + 120 < sizeof options) {
+    while (i < fixable && n + sizeof " --strip-paragraph ''" + strlen(divergence->lines[i].pattern) <= sizeof options) {
         char option[160];
         const struct hearth_report_line *line = &divergence->lines[i];
         (void)snprintf(option, sizeof option, "--strip-%s '%s'", line->paragraph ? "paragraph" : "line", line->pattern);

@@ -133,6 +133,27 @@ static void a_line_of_another_conversation_is_told_with_care(void **state) {
     assert_non_null(strstr(verdict.advice, "where the model can do without it, `--strip-line '^Folder:'` would"));
 }
 
+/* As many options as there is room for, and a whole sentence around them. */
+static void advice_with_many_long_patterns_is_whole(void **state) {
+    static const size_t lengths[] = {127, 127, 127, 36};
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 950);
+    struct hearth_report_line lines[4] = {{.number = 0}};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        memset(lines[i].pattern, 'a' + (int)i, lengths[i]);
+        lines[i].paragraph = true;
+    }
+    divergence.own = false;
+    divergence.lines = lines;
+    divergence.fixed_tokens = 950;
+    const struct hearth_report report = missed(&divergence);
+    for (divergence.line_count = 1; divergence.line_count <= 4; divergence.line_count++) {
+        const struct hearth_verdict verdict = first_is(&report, "volatile_line");
+        const char *const end = divergence.line_count < 4 ? "up to the next empty line out)" : "nothing else";
+        assert_string_equal(verdict.advice + strlen(verdict.advice) - strlen(end), end);
+    }
+}
+
 static void each_divergence_has_its_cause(void **state) {
     static const struct {
         enum hearth_cause cause;
@@ -537,6 +558,7 @@ int main(void) {
         cmocka_unit_test(a_good_turn_has_no_verdict),
         cmocka_unit_test(a_volatile_line_is_told_with_its_pattern),
         cmocka_unit_test(a_line_of_another_conversation_is_told_with_care),
+        cmocka_unit_test(advice_with_many_long_patterns_is_whole),
         cmocka_unit_test(each_divergence_has_its_cause),
         cmocka_unit_test(a_compaction_costs_its_prompt),
         cmocka_unit_test(a_list_of_tools_is_told_by_what_became_of_it),
