@@ -230,6 +230,9 @@ static void test_variables(void **state) {
         {"HEARTH_PORT", NULL},
         {"HEARTH_CACHE", NULL},
         {"HEARTH_CUDA", NULL},
+        {"HEARTH_PROGRAMS", NULL}, /* these three are set where scripts/test.sh runs this test */
+        {"HEARTH_SUITE", NULL},
+        {"HEARTH_TEMPLATES", NULL},
         {"LLAMA_ARG_CTX_SIZE", "environment: LLAMA_ARG_CTX_SIZE is not read: set HEARTH_CTX_SIZE\n"},
         {"LLAMA_API_KEY", "environment: LLAMA_API_KEY is not read: set HEARTH_API_KEY\n"},
         {"LLAMA_ARG_N_GPU_LAYERS", "environment: LLAMA_ARG_N_GPU_LAYERS is not read: set HEARTH_GPU_LAYERS\n"},
