@@ -10,7 +10,7 @@
 #   headers   llama.h belongs to src/engine/llama* and src/chat/*.cpp
 #   lengths   functions of at most 70 lines, lines of at most 120 columns (a file is one noun with its verbs, as long as
 #             that needs)
-#   words     nothing unfinished, no paths of one machine
+#   words     nothing unfinished, no paths of one machine, no words that once stood for preempt, quarantine, lease, slot
 #   heads     every .c and .cpp opens with a comment
 #   format    the code is as clang-format 19 prints it (.clang-format; braces always)
 #   promises  every promise in docs/security.md names a test, and every test that it names is there
@@ -51,6 +51,7 @@ words() {
         grep -vE '^scripts/lint\.sh:|^bench/sessions/|__pycache__|\.pyc'
     grep -rnE '(^|[^a-z.~])/(work|root|home/[a-z]+)/' src tests bench docs README.md meson.build Makefile 2>/dev/null |
         grep -vE '^bench/sessions/|__pycache__|\.pyc'
+    grep -rnEiw 'set aside|sets? (it|them) aside|far tier|seats?|keeper|ripe|humble|senior|tame|briefer' src docs README.md CHANGELOG.md
 }
 
 heads() {

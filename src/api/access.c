@@ -62,7 +62,7 @@ static void sanitize(char *text) {
     *out = '\0';
 }
 
-/* The same for what ends at a blank. */
+/* The same for text that ends at a blank. */
 static void sanitize_word(char *text) {
     sanitize(text);
     for (char *at = text; (at = strchr(at, ' ')) != NULL;) {
@@ -70,7 +70,7 @@ static void sanitize_word(char *text) {
     }
 }
 
-/* Whether it is the server's fault. */
+/* Whether an error is the server's fault. */
 static bool is_to_blame(const struct hearth_api_error *error) {
     switch (error->err) {
     case HEARTH_ERR_BUSY:
@@ -167,7 +167,7 @@ static enum hearth_class class_of(const struct hearth_job *job) {
 #define AHEAD_GROUPS 8
 #define AHEAD_TOLD 3
 
-/* Jobs that are of one client and session. */
+/* The running jobs of one client and session. */
 struct ahead_group {
     const struct hearth_job *job;
     unsigned count;

@@ -43,7 +43,7 @@ static size_t trimmed_len(const struct hearth_message *message) {
     return len > lead ? len - lead : 0;
 }
 
-/* Offset of the first `upto` bytes' end; NO_MARK when the message was not found. */
+/* The offset in the prompt where the first `upto` bytes of a message end; NO_MARK: the message was not found. */
 static size_t inside(const struct hearth_message *message, size_t begin, size_t upto) {
     const size_t lead = leading_space(message), len = trimmed_len(message);
     const size_t bytes = upto > lead ? upto - lead : 0;

@@ -29,7 +29,8 @@ static bool read_logprobs(const json_t *body, struct hearth_generation *generati
     return true;
 }
 
-/* A reply that broke off says so, even when calls of it are complete: the client must not take it for a whole one. */
+/* A reply that was cut off is told as such even where its calls are complete, so that the client does not take it for a
+ * whole one. */
 static const char *finish_reason(const struct hearth_choice *choice) {
     if (choice->cut) {
         return hearth_finish_text(HEARTH_FINISH_LENGTH);

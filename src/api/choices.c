@@ -85,7 +85,7 @@ bool hearth_sse_progress(struct hearth_buf *out, json_t *chunk, const struct hea
     return hearth_sse(out, NULL, chunk);
 }
 
-/* A chunk in which nothing is said. */
+/* Prints a chunk without text and calls: it tells how far the prompt is. */
 bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out) {
     static const struct hearth_chat_delta nothing = {.content = "", .call = HEARTH_CHAT_NO_CALL};
     const struct hearth_job *job = choice->job;

@@ -107,7 +107,7 @@ static bool read_own_fields(const json_t *body, struct hearth_generation *genera
 
 /* ---- render ---- */
 
-/* The text is only needed to be echoed. */
+/* Text is kept for `echo` only. */
 static bool render_prompt(const struct hearth_job *job, const json_t *parts, struct hearth_api_prompt *prompt,
                           struct hearth_api_error *error) {
     struct hearth_engine *engine = job->api->engine;

@@ -167,7 +167,7 @@ static bool has_room(struct hearth_api *api, const struct hearth_caller *caller,
     return true;
 }
 
-/* A body that came compressed is no text: the error of the JSON parser would not tell why. */
+/* Refuses a compressed body by name: the JSON parser's error would not tell why it cannot be read. */
 static bool has_plain_body(const struct hearth_http_exchange *exchange, struct hearth_api_error *error) {
     const char *coding = hearth_http_header(exchange, "content-encoding");
     return coding == NULL || *coding == '\0' || strcasecmp(coding, "identity") == 0 ||
@@ -210,7 +210,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     return route;
 }
 
-/* What needs no body is answered without it: /health needs no key, and strangers' bodies are not kept. */
+/* Answers at the head what needs no body: /health needs no key, and bodies of clients without a key are not kept. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
@@ -222,7 +222,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     return route != NULL;
 }
 
-/* Time has passed since the head came: it is looked at again. */
+/* Checks the request again, because time has passed since its head came. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_api *api = user;
     struct hearth_caller caller;
@@ -443,7 +443,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         if (rc == HEARTH_ERR_NOMEM) {
             hearth_fail(msg, rc, "no memory for the API");
         }
-        api->shut_down = true; /* the service has nothing of ours */
+        api->shut_down = true; /* the service has no request of this API */
         hearth_api_destroy(api);
         return rc;
     }

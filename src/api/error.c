@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first row whose status is at least the error's gives the type. */
+/* The type is that of the first row with at least the error's status. */
 static const struct {
     int up_to;
     const char *type;

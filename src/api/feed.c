@@ -76,7 +76,7 @@ static bool same_view(const struct hearth_caller *a, const struct hearth_caller 
                                                           a->tenant.id == b->tenant.id && a->scopes == b->scopes));
 }
 
-/* What holds as long as the server runs. */
+/* Facts that stay the same while the server runs. */
 static json_t *server_json(const struct hearth_api *api, const struct hearth_caller *caller) {
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:b}", "model", api->model_name, "version", api->version,
                      "lanes", (json_int_t)api->lanes, "ctx_tokens", (json_int_t)api->engine->caps.ctx_tokens,

@@ -252,7 +252,7 @@ static bool read_budget_message(const json_t *message, struct hearth_api_chat_op
     return options->reasoning_budget_message != NULL || hearth_api_fail_nomem(error);
 }
 
-/* What the template does not look at is no part of the request: an effort that changes makes no other conversation. */
+/* Drops arguments that the template does not read, so that a change of them does not make another conversation. */
 static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
     const char *name;
     json_t *value;

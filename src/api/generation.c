@@ -119,7 +119,8 @@ static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
     return true;
 }
 
-/* The newer name wins. More than the context leaves is no error: generation ends where the context does. */
+/* Of two names the newer one wins. A number above what the context leaves is no error: generation ends with the
+ * context. */
 static bool read_max_tokens(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
     bool found = false;

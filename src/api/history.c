@@ -61,7 +61,8 @@ void hearth_history_shutdown(struct hearth_api *api) {
 
 /* ---- resolve ---- */
 
-/* Whether there is to be thinking is an argument like others, where the template prints it among the messages. */
+/* The root of a request's transcripts. The switch for thinking is one of its arguments where the template prints it
+ * among the messages. */
 static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_chat_request *request) {
     json_t *arguments = NULL;
     if (!request->thinking && job->api->template_probe.prints_thinking) {
@@ -116,7 +117,7 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job
  * here it is the later one that more prompts come back to. */
 #define HEAD_GAP_BYTES (8 * HEARTH_MARK_MIN_GAP_TOKENS)
 
-/* Where prompts of the same client part that have some of the system messages or tools in common. */
+/* Marks where prompts of one client branch off that have only some of the system messages or tools in common. */
 static void add_head(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
     size_t next = rendered->system_end < rendered->text.len ? rendered->system_end : rendered->text.len;
     for (size_t i = rendered->head_count; i-- > 0;) {
@@ -128,8 +129,8 @@ static void add_head(struct hearth_transcript_prompt *prompt, const struct heart
     }
 }
 
-/* Where the prompt ends: where its text does, or a little before a message that is not known yet. 0: that cannot be
- * told. */
+/* Where the prompt ends: at the end of its text, or a little before the text of a message that is not known yet. 0:
+ * that place was not found. */
 static size_t end_of_text(const struct hearth_job *job, const struct hearth_chat_prompt *rendered) {
     const size_t len = rendered->text.len, begins = rendered->last_input_start;
     if (job->resolved.unknown_messages == 0) {
@@ -305,7 +306,7 @@ static int32_t head_tokens(const struct hearth_transcript_prompt *from, const st
     return 0;
 }
 
-/* Takes over what tokenising has found. */
+/* Takes over the result of tokenising. */
 static bool take_result(const struct hearth_job *job, const struct hearth_transcript_prompt *from,
                         const struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                         struct hearth_api_rendered *out) {

@@ -79,7 +79,7 @@ static bool has_reply(const struct hearth_job *job) {
 
 /* ---- the next prompt ---- */
 
-/* Stands for what comes next. NULL: out of memory. */
+/* A message that stands for the client's next one. NULL: out of memory. */
 static struct hearth_message *make_unknown(const struct hearth_message *reply) {
     const bool calls = reply->call_count > 0;
     struct hearth_message *message = hearth_message_create(calls ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER);

@@ -1,4 +1,4 @@
-/* Idle time: what a conversation will be asked next is computed before it is asked. */
+/* Idle time: the known part of a conversation's next prompt is computed before the request comes. */
 #ifndef HEARTH_API_IDLE_H
 #define HEARTH_API_IDLE_H
 
@@ -36,7 +36,7 @@ bool hearth_idle_is_wanted(const struct hearth_job *job);
 /* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
  * is taken over (job->parsed is empty then), and the next prompt computed as far as it is known. */
 void hearth_idle_follow(struct hearth_job *job);
-/* Loop: a job is about to be submitted: what is not computed ahead of it yet, it computes itself. */
+/* Loop: a job is about to be submitted. Stops computing ahead for its conversation: the job computes the rest. */
 void hearth_idle_overtake(const struct hearth_job *job);
 /* Loop, once a second and when a job is over. NULL is allowed. */
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us);

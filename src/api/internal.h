@@ -172,7 +172,7 @@ struct hearth_api {
 struct hearth_route {
     const char *method;
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
-    /* One of the two: answers at once on the loop, without the body, */
+    /* Either: answers at once on the loop, without the body, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
     /* or is given the parsed body on a worker, and fills either job->response or job->parsed.generation and
      * job->dialect. False: job->error is filled. Where both are there, `now` comes first and must not answer. */
@@ -197,7 +197,7 @@ enum hearth_route_flag {
 
 struct hearth_api_keys;
 
-/* What there is to know of a key, without the key. */
+/* What is known of a key, without the key itself. */
 struct hearth_caller {
     struct hearth_digest salt;   /* of its state and conversations; zero: there are no other callers */
     struct hearth_tenant tenant; /* zero: no keys are needed */
@@ -239,11 +239,11 @@ void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_ht
 
 /* An answer that no job gave: an error, which is told with its cause. */
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
-/* Something that was stored is gone, because a request wanted it. `id` may be a client's text. */
+/* Logs that a request has deleted something stored. `id` may be a client's text. */
 void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns);
 /* Notes the client of a new job, and how many requests are in front of it. */
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange);
-/* A job is over. */
+/* Counts a job that has ended. */
 /* The job is about to be submitted: notes which ones are there before it. */
 void hearth_access_note_ahead(struct hearth_job *job);
 void hearth_access_log_job(const struct hearth_job *job);
@@ -264,7 +264,7 @@ char *hearth_api_query(const char *query, const char *name);
 
 /* The route of a request, or NULL; *path_known: there is one for the path. */
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known);
-/* True when a path is of a route's pattern. */
+/* Whether a path matches a route's pattern. */
 bool hearth_route_matches(const struct hearth_route *route, const char *path);
 
 /* ---- error.c: {"error": {"message", "type", "param", "code"}} ---- */
@@ -312,7 +312,7 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
 
 /* A number; what JSON has no word for becomes 0. */
 json_t *hearth_api_json_real(double value);
-/* What a text of the store holds; NULL: nothing, or out of memory. */
+/* The JSON value of a text in the store; NULL: the text is empty, or out of memory. */
 json_t *hearth_api_json_read(const struct hearth_buf *text);
 /* Appends the value's text and gives the value up. False: `value` was NULL, or out of memory. */
 bool hearth_api_json_write(json_t *value, struct hearth_buf *out);
@@ -333,7 +333,8 @@ struct hearth_field {
 
 /* A body's metadata: none, or at most 16 pairs of strings. */
 bool hearth_metadata_check(const json_t *body, struct hearth_api_error *error);
-/* That of a body, as a session has it; and back, an object in any case. */
+/* A body's metadata in the form in which a session holds them; and the other way, where the result is always an
+ * object. */
 bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hearth_api_error *error);
 json_t *hearth_metadata_json(const struct hearth_buf *text);
 /* Reads fields of `object` into the struct at `out`. What is absent or null is left as it is. */
@@ -378,7 +379,7 @@ struct hearth_breakpoint {
 
 #define HEARTH_BREAKPOINTS_MAX 4
 
-/* What a request asks for. */
+/* What a request asks the sampler and the stream for. */
 struct hearth_generation {
     struct hearth_sampling sampling;
     struct hearth_logit_bias *bias;
@@ -401,7 +402,7 @@ struct hearth_generation {
  * `plain`: it is the latter, which have no tools. */
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error);
-/* False: so many prompts make too many choices. */
+/* False: with so many prompts there would be too many choices. */
 bool hearth_generation_check_choices(const struct hearth_generation *generation, size_t prompt_count,
                                      struct hearth_api_error *error);
 void hearth_generation_finish(struct hearth_generation *generation);
@@ -420,7 +421,7 @@ bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hea
 
 /* ---- chat_request.c, tools.c, format.c: what a chat request asks of its template ---- */
 
-/* As the body says it. `request` borrows from here and has no messages. */
+/* A chat's options as the body names them. `request` borrows from here and has no messages. */
 struct hearth_api_chat_options {
     struct hearth_chat_request request;
     json_t *tools;    /* those of the request that are not deferred; NULL: none. The head of the prompt

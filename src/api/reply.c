@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So long a conversation is expected back that has gone to run tools. */
+/* How long a conversation is expected back whose client runs tools. */
 #define TOOLS_US (300 * 1000000ll)
 
 bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {
@@ -38,7 +38,7 @@ static void fail_nomem(struct hearth_job *job) {
 
 #define BEHIND_US 10000 /* a client that takes what was written within this time is not behind */
 
-/* Something is to be written: whether what was written before it has been taken. */
+/* Counts the time in which the client has not taken what was written before. */
 static void note_unread(struct hearth_job *job) {
     const int64_t us = hearth_clock_us() - job->written_us;
     if (job->begun && us >= BEHIND_US && hearth_http_is_behind(job->exchange)) {
@@ -130,8 +130,8 @@ static void count_tokens(struct hearth_choice *choice, const struct hearth_event
     choice->token_us = now_us;
 }
 
-/* Takes over what an event brings; what the last one says of costs is taken by now (job_life.c). False: out of memory.
- */
+/* Takes over an event's tokens and times; the costs in the last one have been taken already (job_life.c). False: out of
+ * memory. */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;
@@ -267,8 +267,8 @@ static bool print_event(struct hearth_job *job, struct hearth_choice *choice, co
     return emit(job, &out, ok);
 }
 
-/* The choices that their deadline kept from beginning end with nothing, since others have come to something. False: out
- * of memory. */
+/* Ends choices that their deadline kept from beginning with an empty reply, because others of the request have a reply.
+ * False: out of memory. */
 static bool end_empty(struct hearth_job *job) {
     bool ok = true;
     for (size_t i = 0; ok && i < job->choice_count; i++) {
@@ -305,7 +305,7 @@ void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice
 
 /* ---- the end ---- */
 
-/* A stream whose last event found no memory is broken off: an end would pass for that of a whole reply. */
+/* Breaks a stream off when there was no memory for its last event: an ordinary end would look like a whole reply. */
 static void end_stream(struct hearth_http_exchange *exchange, bool whole) {
     if (whole) {
         hearth_http_end(exchange);

@@ -21,7 +21,7 @@
 enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4, AS_TEXTS = 12 };
 enum reasoning_place { APART, IN_CONTENT, IN_BOTH };
 
-/* All that an earlier reply may have called. */
+/* All tools that an earlier reply may have called. */
 static const json_t *known_tools(const struct hearth_rereading *rereading) {
     const json_t *known = rereading->job->resolved.known;
     return known != NULL ? known : rereading->request->tools;
@@ -45,7 +45,7 @@ static struct hearth_chat_format *make(const struct hearth_rereading *rereading,
                                                 .salt = rereading->job->owner};
     struct hearth_chat_format *format = NULL;
     struct hearth_errmsg msg;
-    /* Without one, replies are taken as they are printed. */
+    /* NULL: replies are taken as they are printed. */
     (void)(which < AS_TEXTS ? hearth_chat_format_get : hearth_chat_format_get_texts)(chat, &request, &format, &msg);
     return format;
 }
@@ -58,7 +58,7 @@ static struct hearth_chat_format *format_of(struct hearth_rereading *rereading, 
     return rereading->formats[which];
 }
 
-/* Of the request itself. */
+/* The request's own format. */
 static size_t usual(const struct hearth_chat_request *request) {
     const struct hearth_message *last = request->messages[request->message_count - 1];
     return (request->thinking ? 0U : NO_THINKING) | (last->role == HEARTH_ROLE_TOOL ? BEHIND_RESULT : 0U);

@@ -144,7 +144,7 @@ struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *coun
     return lanes;
 }
 
-/* A lane as other keys see it. */
+/* A lane of another owner's request. */
 static struct hearth_lane_info veiled(const struct hearth_lane_info *lane) {
     return (struct hearth_lane_info){.state = lane->state, .request_id = -1};
 }

@@ -250,7 +250,7 @@ size_t hearth_history_system_count(const struct hearth_history *history) {
     return count;
 }
 
-/* Those in front of the line. */
+/* The system messages in front of the line. */
 static size_t system_count(const struct hearth_api_resolved *out) {
     const struct hearth_api_stored *stored = out->stored;
     const bool told = stored->line_messages > 0 || stored->system_apart;
@@ -259,7 +259,7 @@ static size_t system_count(const struct hearth_api_resolved *out) {
     return count < front ? count : front;
 }
 
-/* What a conversation of which only the new is sent knows of tools besides those of its head. */
+/* Adds tools that are not in the head to a config, for requests that send only what is new. */
 static void put_late_tools(const struct hearth_api_chat_options *options, json_t *config) {
     json_t *const late[] = {options->deferred, options->loaded, options->removed};
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
@@ -456,7 +456,7 @@ static enum hearth_turn_status status_of(const struct hearth_job *job) {
     return job->choices[0].cut ? HEARTH_TURN_INCOMPLETE : HEARTH_TURN_COMPLETED;
 }
 
-/* A request has cancelled the turn and been told so while this worker was on its way. */
+/* Whether another request has cancelled the turn meanwhile, and been answered. */
 static bool was_cancelled(const struct hearth_job *job) {
     struct hearth_turn turn = {0};
     const int err = hearth_turn_get(job->api->store, job->owner, job->id_bits, &turn);

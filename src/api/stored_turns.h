@@ -48,7 +48,7 @@ hearth_api_resolve_fn hearth_api_stored_attach_session;
  * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error);
-/* What is not in a store that stands in for the database may be in there: then the error is 503, and this true. */
+/* True, with the error 503, when the database is away: what a store in its place lacks may be in it. */
 bool hearth_api_stored_fail_away(const struct hearth_job *job, int err, const char *what, const char *param,
                                  const char *name, struct hearth_api_error *error);
 bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
@@ -85,7 +85,7 @@ struct hearth_conversation_lock;
 bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
                               struct hearth_api_error *error);
 void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
-/* What the database holds of it, for the turn that it is held for. NULL is allowed. */
+/* The database's lock on the conversation, for the turn that holds it. NULL is allowed. */
 struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_conversation_lock *lock);
 
 /* ---- sessions/deletion_worker.c: what deletions leave to be done ---- */

@@ -26,7 +26,7 @@ void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally
     add_generated(choice, tally);
 }
 
-/* The receipt that tells of a prompt: that of its first choice which had a turn. */
+/* The receipt for a prompt: that of the first choice that had a lane. */
 static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
     size_t i = first, end = first + (size_t)job->parsed.generation.n;
     while (i < end && job->choices[i].empty) {

@@ -138,7 +138,7 @@ static void find_rewritten(struct hearth_engine *engine, const struct hearth_cha
     hearth_tokens_finish(&b);
 }
 
-/* That, of prompts that are rendered without and with more behind them. */
+/* The same for a prompt that is rendered without, and with, more messages behind it. */
 static void try_rewritten(struct hearth_chat *chat, struct hearth_engine *engine,
                           bool (*render)(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out),
                           struct hearth_tokens *rewritten) {

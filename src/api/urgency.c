@@ -20,7 +20,7 @@
 
 #define DEADLINE_MS_MAX 1e12
 
-/* Classes that a request may ask for: WARM is none. */
+/* The classes that a request may ask for; `warm` is none of them. */
 static bool class_of_word(const char *word, enum hearth_class *out) {
     for (int i = HEARTH_CLASS_INTERACTIVE; i <= HEARTH_CLASS_BACKGROUND; i++) {
         if (strcmp(word, hearth_class_text((enum hearth_class)i)) == 0) {

@@ -96,7 +96,7 @@ static bool in_word(char c) {
     return isalnum((unsigned char)c) || (unsigned char)c >= 0x80;
 }
 
-/* What of a front is whole words: "T" of "Tuesday" is none, which "Thursday" has, too. */
+/* How much of a front is whole words: not the "T" of "Tuesday", which "Thursday" has, too. */
 static size_t whole_words(const char *line, size_t front, size_t line_len) {
     if (front < line_len || front == STEADY_MOST) {
         while (front > 0 && in_word(line[front - 1])) {
@@ -126,7 +126,7 @@ static bool matches(const regex_t *regex, const char *line, size_t len) {
     return found;
 }
 
-/* Whether it matches both lines, and of the system text no other. */
+/* Whether a pattern matches both lines, and no other line of the system text. */
 static bool is_right(const char *pattern, const struct hearth_line_change *change,
                      const struct hearth_chat_request *request) {
     regex_t regex;
@@ -254,7 +254,7 @@ static void add_headings(const struct hearth_line_change *change, char *out, siz
     }
 }
 
-/* Lines of the request's system text that a pattern matches. */
+/* Counts the lines of the request's system text that a pattern matches. */
 static size_t count_matches(const char *pattern, const struct hearth_chat_request *request) {
     regex_t regex;
     size_t n = 0;
@@ -273,7 +273,7 @@ static size_t count_matches(const char *pattern, const struct hearth_chat_reques
     return n;
 }
 
-/* Lines that are taken out of the request's system text. */
+/* Counts the lines that stripping takes out of the request's system text. */
 static size_t count_taken(const struct hearth_strip *strip, const struct hearth_chat_request *request) {
     size_t n = 0;
     for (size_t m = 0; m < request->message_count; m++) {
@@ -289,7 +289,7 @@ static size_t count_taken(const struct hearth_strip *strip, const struct hearth_
     return n;
 }
 
-/* What is left of the text around what differs. False: out of memory. */
+/* Appends the text around what differs, as stripping leaves it. False: out of memory. */
 static bool left_of(const struct hearth_strip *strip, const char *front, size_t front_len, const char *row,
                     size_t row_len, const struct hearth_line_change *change, struct hearth_buf *out) {
     const size_t rest = change->alike < CONTEXT_BYTES ? change->alike : CONTEXT_BYTES;
@@ -451,8 +451,8 @@ static const char *line_after(const char *line, size_t len, const char *end, siz
     return next;
 }
 
-/* Takes a pair of lines for one that came into the message, or that was taken out, where the lines behind tell so.
- * Returns how many lines further down it is. */
+/* Makes a pair of lines one line that was added or taken out, where the lines behind them say so. Returns by how many
+ * lines the place moves down. */
 static int came_or_went(struct hearth_line_change *change, const struct turn_text *then,
                         const struct hearth_message *message) {
     size_t then_len, now_len;
@@ -511,7 +511,7 @@ size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, con
     return strcmp(line->then, line->now) != 0;
 }
 
-/* Up to the end of the string or line, or some bytes; more than brackets and commas. */
+/* How many bytes to show: up to the end of the string or line, but more than brackets and commas. */
 static int string_len(const char *text, size_t len) {
     enum { LEAST = 12, MOST = 40 };
     size_t n = 0;
@@ -540,8 +540,9 @@ void hearth_volatile_around(const struct hearth_transcript_prompt *prompt, const
     copy_line(line->now, sizeof line->now, now_text, strlen(now_text));
 }
 
-/* What takes the line out, or the lines: a pattern of the line where it has a key, or is the same line in both; one of
- * the paragraph where entries of a list are others; what fits a line as it is comes last. */
+/* Finds the pattern to propose. A line with a key, or the same line in both prompts, gets a pattern for --strip-line.
+ * Entries of a list get one for --strip-paragraph, where that leaves the same text. Otherwise a pattern for the line is
+ * taken as it is. */
 static void find_pattern(const char *text, const struct hearth_line_change *raw,
                          const struct hearth_line_change *change, const struct hearth_chat_request *request,
                          struct hearth_report_line *to) {

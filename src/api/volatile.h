@@ -18,7 +18,7 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
 bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change *change,
                                const struct hearth_chat_request *request, char *out, size_t cap);
 
-/* Two lines are the same but for their numbers. */
+/* Whether two lines are the same except for their numbers. */
 bool hearth_volatile_only_numbers(const char *then, const char *now);
 
 /* The lines that differ where a prompt left an earlier one, as far as they stand in the system text. Returns how many;
@@ -27,8 +27,8 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes);
 
-/* The line of a message in which it says something else than before: in `line`, without a number where the message has
- * no other. Returns 1; 0: it is not in the message's text. */
+/* Fills `line` with the line in which a message has changed, without a number where the message has no other line.
+ * Returns 1; 0: the change is not in the message's text. */
 size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                               const struct hearth_message *message, const struct hearth_specials *specials,
                               struct hearth_report_line *line);

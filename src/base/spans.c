@@ -247,7 +247,7 @@ void hearth_spans_stop(void) {
     (void)pthread_join(spans.thread, NULL);
     (void)close(spans.fd);
     hearth_buf_finish(&spans.text);
-    pthread_mutex_lock(&spans.mutex); /* a thread that is not ours may still put one */
+    pthread_mutex_lock(&spans.mutex); /* a thread of another room may still put one */
     free(spans.ring);
     spans.ring = NULL;
     pthread_mutex_unlock(&spans.mutex);

@@ -50,7 +50,7 @@ json_ptr buildable(const json_t *schema, const std::string &where) {
         try {
             check_schema(strong.get(), where);
         } catch (const invalid_request &) {
-            std::rethrow_exception(reason); /* what is wrong with the client's words, not with ours */
+            std::rethrow_exception(reason); /* what is wrong with the client's schema, not with the stronger one */
         }
         return strong;
     }

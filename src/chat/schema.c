@@ -10,7 +10,7 @@
  * siblings, a property and what the additionalProperties of another schema say. hearth_schema_make() flattens such a
  * list: references and allOf are replaced by what they mean, each choice of anyOf and oneOf is made together with
  * all the rest. The result is a list of flat schemas, which schema_compound.c and schema_value.c make type by type.
- * A reference without siblings stays a reference, to a definition of our own, so that schemas may be recursive.
+ * A reference without siblings stays a reference, to a definition that is made here, so that schemas may be recursive.
  *
  * oneOf: a value must be valid by no other choice. To prove that two choices exclude each other, the list of both is
  * made, which must come out empty.

@@ -21,10 +21,10 @@ enum schema_fate {
 struct schema_maker {
     const json_t *root;
     json_t *owned; /* array */
-    json_t *defs;  /* object: our name → stronger form; null while it is being made */
-    json_t *names; /* object: reference → our name */
+    json_t *defs;  /* object: name of a definition → stronger form; null while it is being made */
+    json_t *names; /* object: reference → name of its definition */
     json_t *lists; /* object: enum → object of its strings; null until one is searched. Borrowed from `owned` */
-    struct hearth_buf path; /* where we are: "properties.tags" */
+    struct hearth_buf path; /* the place in the schema: "properties.tags" */
     enum schema_fate fate;
     size_t visits;
     struct hearth_errmsg msg;

@@ -43,13 +43,13 @@ static const json_t *resolve(struct schema_maker *m, const char *ref) {
                                                      : hearth_schema_refuse(m, "$ref", "\"%.100s\" leads nowhere", ref);
 }
 
-/* The definition that a reference of ours leads to, or NULL. */
+/* The definition that a reference in a stronger form leads to, or NULL. */
 static const json_t *our_definition(struct schema_maker *m, const char *ref) {
     static const char prefix[] = "#/$defs/hearth-";
     return strncmp(ref, prefix, sizeof prefix - 1) == 0 ? json_object_get(m->defs, ref + strlen("#/$defs/")) : NULL;
 }
 
-/* A lone reference: our name for it, made on first use. */
+/* A lone reference: the name of its definition, which is made on first use. */
 static json_t *make_reference(struct schema_maker *m, const char *ref, size_t depth) {
     char name[48], pointer[64];
     const json_t *known = json_object_get(m->names, ref);

@@ -139,7 +139,7 @@ int hearth_kv_remote_gc(struct kv *kv);
 /* A file's header. */
 struct kv_head {
     int fd;
-    int err; /* NOT_FOUND: gone; STATE: no file of ours; IO, with errno */
+    int err; /* NOT_FOUND: gone; STATE: no file of hearth's; IO, with errno */
     uint64_t file_bytes;
     enum hearth_format_verdict verdict; /* with the name, the model and the length of the file in mind */
     struct hearth_format_info info;

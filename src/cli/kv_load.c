@@ -68,7 +68,7 @@ void hearth_kv_head_open(struct kv *kv, const struct hearth_file_id *id, struct 
     }
     head->file_bytes = (uint64_t)st.st_size;
     if (!read_header(kv, head)) {
-        head->err = errno == 0 ? HEARTH_OK : HEARTH_ERR_IO; /* 0: it became shorter, which files of ours never do */
+        head->err = errno == 0 ? HEARTH_OK : HEARTH_ERR_IO; /* 0: it became shorter, which hearth's files never do */
         head->verdict = HEARTH_FORMAT_SHORT;
         return;
     }

@@ -343,7 +343,7 @@ static void remove_model(struct kv *kv, struct kv_model *model, struct removed *
                               "%.8s is in use: its transcripts stay, and its server will write again; stop it "
                               "and run this once more to remove them",
                               model->id.hex);
-    } else if (err != HEARTH_ERR_INVALID) { /* of what is no model's, files of items alone are ours */
+    } else if (err != HEARTH_ERR_INVALID) { /* where no model is known, files of items are hearth's, and no others */
         removed->error = removed->failed == 0 ? error : removed->error;
         removed->failed += removed->failed == 0;
     }

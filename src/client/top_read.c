@@ -1,4 +1,4 @@
-/* Asks the server what it is doing: /props once per sample (which also tells whether it lets us in), /slots, /queue,
+/* Asks the server what it is doing: /props once per sample (which also tells whether the key is good), /slots, /queue,
  * /metrics, /health and /requests. What it does not have, or was told not to show, is missing from the sample. */
 #include "client/top.h"
 

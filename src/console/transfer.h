@@ -24,7 +24,7 @@ struct hearth_transfer_out {
     char beside[4096]; /* "": it is written directly */
 };
 
-/* The file is only ours to read. Returns an exit status after a complaint, else 0. */
+/* Only this user can read the file. Returns an exit status after a complaint, else 0. */
 int hearth_transfer_create(const char *path, struct hearth_transfer_out *out);
 /* Closes; keeps what was written if `status` is 0. Returns `status`, or another one after a complaint. */
 int hearth_transfer_finish(struct hearth_transfer_out *file, int status);

@@ -7,16 +7,17 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Byte-pair vocabularies take no more than this at once. Some of them are split by regular expressions: their stack
- * grows with what they match, by about 400 bytes a letter (threads that tokenise have room for twice a part:
- * api/pool.c), and some look ahead from every digit to the end of the number. Hardly any goes from blanks to what
- * follows them, so text without such a place is cut where it becomes too long, and so is a number: behind three times
- * as many digits as a power of two, where those that count by threes cut, too. */
+/* How much text a byte-pair vocabulary gets at once. Some vocabularies split text with regular expressions: their stack
+ * grows with the match, by about 400 bytes a letter (threads that tokenise have room for twice a part: api/pool.c), and
+ * some look ahead from every digit to the end of the number. Hardly any expression matches from blanks into what
+ * follows them, so a part ends there. Text without such a place is cut where it becomes too long, and a number behind
+ * 768 digits: three times a power of two, where expressions that take digits by threes end a match, too. */
 #define PART_BYTES ((size_t)1 << 20)
 #define LINE_BYTES_MAX 65536
 #define RUN_BYTES 49152
 #define DIGITS_MAX 768
-/* Longer texts are cut where a control token begins, in pieces of so much and what there is to the next one. */
+/* A longer text is cut where a control token begins: each piece has so many bytes, and the rest up to the next such
+ * token. */
 #define CUT_BYTES ((size_t)8192)
 
 /* The beginning of the character that a byte belongs to. */

@@ -20,7 +20,7 @@ _Static_assert(CANDIDATES > HEARTH_LOGPROBS_MAX, "as many alternatives as can be
 
 struct sim_sampler {
     struct hearth_sampler head;      /* first: the functions of the vtable cast */
-    struct hearth_sampling sampling; /* logit_bias: our own copy */
+    struct hearth_sampling sampling; /* logit_bias: a copy of its own */
     struct hearth_logit_bias *biases;
     struct hearth_tokens history; /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;

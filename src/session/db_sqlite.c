@@ -5,7 +5,7 @@
  * deleted rows is given back in steps (auto_vacuum=INCREMENTAL), and rows are overwritten (secure_delete). The file is
  * made before SQLite opens it, so that no other user can ever read it; SQLite gives -wal and -shm the same mode.
  *
- * What is refused stays as it is: until a database is known to be ours, closing it carries no log into it.
+ * What is refused stays as it is: until a database is known to be hearth's, closing it carries no log into it.
  *
  * Versions: user_version counts the steps that were taken. A step and its number are one transaction, and the number is
  * read again inside it: another process may have been faster. The first step also writes the application_id.
@@ -356,7 +356,7 @@ static int set_up(struct hearth_db *db, struct hearth_errmsg *reason) {
     for (size_t i = 0; code == SQLITE_OK && i < db->kind->statement_count; i++) {
         code = sqlite3_prepare_v3(db->handle, db->kind->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                   &db->statements[i], NULL);
-        code = code == SQLITE_ERROR ? HEARTH_DB_ALIEN : code; /* not our tables */
+        code = code == SQLITE_ERROR ? HEARTH_DB_ALIEN : code; /* other tables than hearth's */
     }
     return code;
 }

@@ -18,7 +18,7 @@
 
 enum { PROCESS, PLACE }; /* in `boxes` and `box_rows` */
 
-/* The server may not have seen yet that our last connection ended: it is tried again with the next sweep. */
+/* The server may not have seen yet that this box's last connection ended: it is tried again with the next sweep. */
 static int show_life(struct hearth_session_store *store) {
     struct hearth_db *db = &store->writer;
     int64_t taken;

@@ -54,7 +54,7 @@ static int open_plain(struct hearth_directory *directory, const char *path, int 
         case ENOTDIR: return HEARTH_ERR_NOT_FOUND;
         case ELOOP:  /* a link */
         case ENXIO:  /* a socket, a device that is not there */
-        case EACCES: /* another user's, or rights that we never give */
+        case EACCES: /* another user's, or rights that hearth never gives */
         case EPERM:
         case ENODEV: return HEARTH_ERR_STATE;
         default: return HEARTH_ERR_IO;
@@ -189,7 +189,7 @@ void hearth_file_quarantine(struct hearth_directory *directory, const struct hea
     const struct hearth_directory_path from = hearth_directory_file_path(id);
     char to[256], name[64], hex[33];
     if (hearth_directory_is_linked(directory, from.text)) {
-        return; /* it is not ours */
+        return; /* it is another program's */
     }
     hearth_digest_hex(id->name, hex);
     (void)snprintf(name, sizeof name, "%s.%s", hex, id->kind == HEARTH_RECORD_PAGE ? "page" : "snap");

@@ -77,7 +77,7 @@ static void clean_draft(struct hearth_directory *directory, const char *path) {
     if (fstatat(directory->fd, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return;
     }
-    if (!S_ISREG(st.st_mode)) { /* nothing of ours */
+    if (!S_ISREG(st.st_mode)) { /* no file of hearth's */
         (void)unlinkat(directory->fd, path, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0);
         return;
     }

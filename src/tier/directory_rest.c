@@ -9,7 +9,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* A path of two parts. False: too long to be one of ours. */
+/* A path of two parts. False: it is too long to be a file of hearth's. */
 static bool join(char out[512], const char *in, const char *name) {
     const int n = snprintf(out, 512, "%s/%s", in, name);
     return n > 0 && n < 512;
@@ -104,7 +104,8 @@ int hearth_directory_remove_model(struct hearth_directory *directory, struct hea
         return HEARTH_ERR_BUSY;
     }
     struct stat st;
-    if (fstatat(fd, "about", &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT) { /* a name like ours, and no more */
+    if (fstatat(fd, "about", &st, AT_SYMLINK_NOFOLLOW) != 0 &&
+        errno == ENOENT) { /* a name like a model's, and no more */
         (void)close(fd);
         return HEARTH_ERR_INVALID;
     }

@@ -15,7 +15,8 @@
 
 enum { TRIES = 64 };
 
-/* A byte of our own: the process's number, or, where one on another machine has the same, the next that is free. */
+/* Locks a byte of this process's own: the process's number, or, where a process on another machine has the same, the
+ * next that is free. */
 static bool lock_byte(int fd) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = getpid(), .l_len = 1};
     int rc = -1;

@@ -36,7 +36,7 @@
 #define DISK_MAINTAIN_NICE 10
 #define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
 
-/* A file of our model that is there, as far as we know. */
+/* A file of this model that is there, as far as is known. */
 struct disk_file {
     struct hearth_link link;       /* disk->files */
     struct disk_file *prev, *next; /* ring of its shard */
@@ -119,7 +119,7 @@ struct disk_retired {
 
 struct disk {
     struct hearth_backing base;
-    struct hearth_disk_params params; /* strings are ours */
+    struct hearth_disk_params params; /* strings are copies */
     struct hearth_model_id model;
     struct hearth_seal *seal;
     pthread_mutex_t lock;
@@ -164,7 +164,7 @@ struct disk {
 
     /* the budget */
     bool counted;       /* stats.files and .bytes are known, the budget is kept */
-    uint64_t published; /* bytes written by us since the last count */
+    uint64_t published; /* bytes written by this process since the last count */
     bool gc_wanted, gc_busy;
     bool gc_tight; /* the file system is full, whatever the budget says */
     uint64_t gc_need;

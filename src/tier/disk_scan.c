@@ -4,8 +4,7 @@
  * the headers on several threads in that order, so that what is wanted first is known first. When the cache does not
  * keep up with the events, the readers of headers pause.
  *
- * A file that is not ours to read (another version, another key) is none of ours: its bytes count, and it is left
- * alone.
+ * A file that this process cannot read (another version, another key) is left alone; its bytes count.
  *
  * Invariants: a file is told of once, by the one that adds it to the table. A file for which a job waits is left to the
  * writer, which sees that it is there and answers WRITTEN. */

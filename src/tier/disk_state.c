@@ -1,8 +1,8 @@
 /* What the threads of the disk tier share: the lock, the directory, events, and the table of the files that are there.
  * Below all of them.
  *
- * The directory is the only truth; the table is what we know of it, and may be behind: a file that is gone is a miss,
- * one that is new is found.
+ * The directory is the only truth; the table is what this process knows of it, and may be behind: a file that is gone
+ * is a miss, one that is new is found.
  *
  * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
@@ -58,7 +58,7 @@ bool hearth_disk_reopen(struct disk *disk) {
     disk->retired = retired;
     disk->directory = directory;
     hearth_disk_unlock(disk);
-    hearth_directory_leave(retired->directory); /* it may be the same one, and then we are not two */
+    hearth_directory_leave(retired->directory); /* where it is the same one, this process counts once */
     hearth_directory_enter(directory);
     return true;
 }

@@ -34,14 +34,14 @@ struct hearth_format_info {
 };
 
 /* Why a file is not used. */
-#define HEARTH_FORMAT_VERDICT_TABLE(X)                                                       \
-    X(GOOD, "")                                                                              \
-    X(SHORT, "cut short")                                                                    \
-    X(NOT_OURS, "not a file of hearth")                                                      \
-    X(DAMAGED, "its header is damaged")                                                      \
-    X(NEWER, "written by another version of hearth") /* whole, and not for us: left alone */ \
-    X(WRONG_PAYLOAD, "its payload is damaged")                                               \
-    X(WRONG_KEY, "sealed with another key") /* likewise left alone */                        \
+#define HEARTH_FORMAT_VERDICT_TABLE(X)                                                               \
+    X(GOOD, "")                                                                                      \
+    X(SHORT, "cut short")                                                                            \
+    X(NOT_OURS, "not a file of hearth")                                                              \
+    X(DAMAGED, "its header is damaged")                                                              \
+    X(NEWER, "written by another version of hearth") /* whole, and of another version: left alone */ \
+    X(WRONG_PAYLOAD, "its payload is damaged")                                                       \
+    X(WRONG_KEY, "sealed with another key") /* likewise left alone */                                \
     X(NOMEM, "out of memory")
 
 enum hearth_format_verdict {

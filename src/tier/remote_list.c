@@ -92,7 +92,7 @@ static bool read_digest(const char *text, struct hearth_digest *digest) {
 }
 
 /* hearth:MODEL:KIND:{BASE}, and of a chunk :NAME:K. `digest`: the name of a chunk's item, else the base. False: it is
- * none of ours. */
+ * no name of hearth's. */
 static bool read_key(const redisReply *key, char kind, struct hearth_model_id *model, struct hearth_digest *digest) {
     enum { MODEL = 7, KIND = MODEL + 32 + 1, BASE = KIND + 3, BEHIND = BASE + 32 + 1 };
     char found;
@@ -186,7 +186,7 @@ static bool visit_index(void *user, const redisReply *key) {
         walk->err = HEARTH_ERR_IO;
         return false;
     }
-    bool goes_on = true; /* of another type: not ours */
+    bool goes_on = true; /* of another type: another program's */
     for (size_t i = 0; goes_on && reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
         goes_on = visit_item(walk, &listed, reply->element[i], reply->element[i + 1]);
     }

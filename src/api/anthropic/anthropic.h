@@ -90,7 +90,8 @@ bool hearth_signature_make(const struct hearth_api *api, const char *text, size_
 
 enum hearth_signature { HEARTH_SIGNATURE_FOREIGN, HEARTH_SIGNATURE_WRONG, HEARTH_SIGNATURE_VALID };
 
-/* FOREIGN: no server with this secret has made it. WRONG: one has, of another text, or it was changed. */
+/* FOREIGN: no server with this secret has signed anything like it. WRONG: one has signed another text, or the signature
+ * was changed. */
 enum hearth_signature hearth_signature_check(const struct hearth_api *api, const char *text, size_t len,
                                              const char *signature);
 

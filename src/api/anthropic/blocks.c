@@ -70,7 +70,7 @@ static bool fill_calls(struct block_reader *reader, struct hearth_message *messa
     return true;
 }
 
-/* Breakpoints of a message that says nothing move to the one before it. */
+/* Moves the breakpoints of a message that says nothing to the message before it. */
 static void move_breakpoints(struct block_reader *reader) {
     struct hearth_generation *generation = &reader->reading->out->generation;
     for (size_t i = 0; i < generation->breakpoint_count; i++) {
@@ -131,7 +131,7 @@ static bool close_message(struct block_reader *reader) {
     return hearth_history_add(reader->history, message) || fail_nomem(reader);
 }
 
-/* Goes on with a message of this role, or begins one. */
+/* Continues the open message where it has this role, or begins one. */
 static bool open_message(struct block_reader *reader, enum hearth_role role, size_t index) {
     if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
         if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
@@ -170,7 +170,7 @@ static bool read_text_block(struct block_reader *reader, const json_t *block, st
                                 : FAIL("text.text: Input should be a valid string");
 }
 
-/* The note for what is no text within another block. */
+/* Reads a block within another block that is no text: appends the note that stands for it. */
 static bool read_inner_media(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
     if (reader->job->api->strict_content ||
         !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
@@ -259,8 +259,8 @@ static bool add_note(struct block_reader *reader, const json_t *block) {
            fail_nomem(reader);
 }
 
-/* What a tool has brought and is no text. The model is told of it, whatever it is, or the conversation would be
- * stuck. */
+/* Reads a part of a tool's result that is no text. A note stands for it even where its type is unknown: to refuse it
+ * would end the conversation, since the client sends it again with every request. */
 static bool add_brought(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     const json_t *name = hearth_api_json_get(block, "tool_name");
@@ -305,7 +305,7 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
     if (!open_message(reader, HEARTH_ROLE_TOOL, index)) { /* closes the assistant's message first */
         return false;
     }
-    /* What a session has asked for is not in the request. */
+    /* The call that the result answers may be in the session and not in the request. */
     const bool elsewhere = reader->asked == NULL && reader->reading->session;
     reader->open->tool_call_id = hearth_anthropic_id_read(id);
     if (reader->open->tool_call_id == NULL) {
@@ -323,7 +323,7 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-/* Of an image, a sound or a file in a message of any role. */
+/* Reads an image, a sound or a file in a message of any role. */
 static bool read_media(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (!hearth_content_is_known(type)) {
@@ -342,7 +342,7 @@ static bool leave_out(const struct block_reader *reader, const char *type) {
     return true;
 }
 
-/* What is said to the model: by the user, or by a system message between others. */
+/* Reads a block of what a user says, or a system message between others. */
 static bool read_said_block(struct block_reader *reader, const json_t *block, enum hearth_role role, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     bool found;
@@ -437,7 +437,7 @@ static bool read_system_block(struct block_reader *reader, const json_t *block, 
 
 /* ---- messages ---- */
 
-/* Breakpoints in a message that is left out belong to the one before it. */
+/* Leaves a message out. Its breakpoints belong to the message before it. */
 static bool skip_message(struct block_reader *reader, const json_t *content) {
     const size_t count = reader->history->count;
     const size_t before = reader->open != NULL ? count : count > 0 ? count - 1 : HEARTH_ANTHROPIC_FRONT;
@@ -506,14 +506,14 @@ static bool read_message(struct block_reader *reader, const json_t *message, siz
     } else {
         ok = skip_message(reader, content);
     }
-    /* What the assistant has said last is not the end when something of others stood behind it. */
+    /* The history ends with the assistant's words only if no message of another role stood behind them, even an empty
+     * one. */
     const bool ended = reader->open == NULL || reader->open->role == HEARTH_ROLE_ASSISTANT;
     reader->history->ends_empty = ended && (role != HEARTH_ROLE_ASSISTANT || (last && reader->history->ends_empty));
     return ok;
 }
 
-/* The lines that are no part of the prompt are taken out block by block, so that marks stand where the text has come
- * to be. */
+/* Appends a block of system text. Lines are stripped block by block, so that marks stand where their text is then. */
 static bool append_system(struct block_reader *reader, const json_t *text) {
     struct hearth_buf lines = {0};
     size_t len = json_string_length(text);
@@ -555,7 +555,8 @@ static bool read_system(struct block_reader *reader, const json_t *system) {
     return close_message(reader);
 }
 
-/* A last message of the assistant's is continued, which a call cannot be. */
+/* Checks how the history ends: a last message of the assistant's is to be continued, which is not possible behind a
+ * call. */
 static bool check_end(struct block_reader *reader, size_t before) {
     const struct hearth_history *history = reader->history;
     const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;

@@ -67,7 +67,7 @@ static bool all_space(const char *text, size_t len) {
 
 /* ---- the message ---- */
 
-/* Its members but content, stop and usage. */
+/* The members of a message except content, stop and usage. */
 static json_t *message_json(const struct hearth_job *job) {
     const struct hearth_anthropic_state *state = job->dialect_state;
     const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
@@ -181,7 +181,7 @@ static bool begin(struct hearth_job *job, struct hearth_buf *out) {
            ping(job, out);
 }
 
-/* A delta of the open block; given up. */
+/* Prints a delta of the open block, and gives it up. */
 static bool print_delta(const struct hearth_anthropic_state *state, json_t *delta, struct hearth_buf *out) {
     return hearth_sse(
         out, "content_block_delta",
@@ -208,7 +208,7 @@ static bool close_block(const struct hearth_job *job, struct hearth_buf *out) {
     return ok;
 }
 
-/* Begins a block with what it is; given up. */
+/* Begins a block, and gives up `block`. */
 static bool open_block(const struct hearth_job *job, enum block kind, json_t *content, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     state->open = kind;

@@ -12,7 +12,7 @@
 
 #define THINKING_MIN_TOKENS 1024
 
-/* Breakpoints know their messages by the index until all are read, and from the end from then on. */
+/* While messages are read, breakpoints count them from the first one; afterwards from the last one. */
 static bool count_breakpoints_from_end(struct hearth_anthropic_reading *reading, const json_t *body) {
     struct hearth_generation *generation = &reading->out->generation;
     const size_t count = reading->out->history.count;
@@ -259,7 +259,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
     return ok;
 }
 
-/* A last message of the assistant's is continued. */
+/* A last message of the assistant's is to be continued. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_api_chat_begin(job, out, error) || !hearth_api_stored_attach_session(job, out, error) ||
         (job->parsed.threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
@@ -301,7 +301,7 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
     return json_pack("{s:I}", "input_tokens", (json_int_t)job->rendered.prompts[0].tokens.n);
 }
 
-/* The exact length, whether it fits or not. */
+/* Answers with the prompt's exact length, whether it fits the context or not. */
 bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
     static const struct hearth_api_phases phases = {
         .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};

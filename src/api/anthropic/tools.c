@@ -203,7 +203,7 @@ static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *p
     return FAIL("%s", what.text);
 }
 
-/* Those of a thread were translated when it was created. */
+/* A thread's tools were translated when it was created. */
 static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral, size_t *places) {
     const json_t *tools = hearth_api_json_get(body, "tools");
     json_t *list = json_array();

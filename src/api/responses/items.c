@@ -54,7 +54,7 @@ static bool append(struct item_reader *reader, struct hearth_message *message) {
     return hearth_history_add_sent(reader->history, message) || hearth_api_fail_nomem(reader->error);
 }
 
-/* What has been put together becomes a message. */
+/* Makes a message of the parts that have been collected. */
 static bool flush(struct item_reader *reader) {
     struct hearth_message *reply = reader->reply;
     const bool said = reader->said;
@@ -118,7 +118,7 @@ static const char *const part_texts[][2] = {
 static bool add_part(struct item_reader *reader, const json_t *part, const char *member, bool *first,
                      struct hearth_buf *text) {
     const char *type = json_string_value(json_object_get(part, "type"));
-    /* What a tool has brought is told of whatever it is: it must not end the session. */
+    /* Appends a part of a tool's result. A note stands for an unknown one: to refuse it would end the session. */
     const bool result = strcmp(member, ".output") == 0, known = hearth_content_is_known(type);
     const char *between = *first ? "" : "\n";
     char what[160];
@@ -300,7 +300,7 @@ static bool read_call(struct item_reader *reader, const json_t *item, bool custo
            hearth_api_fail_nomem(reader->error);
 }
 
-/* Notes the calls of all that stands in front. */
+/* Notes the calls of all messages in front of the item. */
 static bool note_calls(struct item_reader *reader) {
     const struct hearth_history *history = reader->history;
     bool ok = true;
@@ -386,8 +386,8 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
     return ok;
 }
 
-/* What one agent of a client writes to another: the user's side of the conversation. Its text is what an argument of
- * the call was that sent it. OpenAI would have encrypted that one; here it is as the model has written it. */
+/* Reads a message from one agent of a client to another, as a message of the user. Its text is an argument of the call
+ * that sent it: encrypted by OpenAI, plain here, as the model wrote it. */
 static bool read_agent_message(struct item_reader *reader, const json_t *item) {
     struct hearth_buf text = {0};
     const bool ok = flush(reader) && add_text(reader, hearth_api_json_get(item, "content"), ".content", &text) &&
@@ -404,7 +404,7 @@ static bool read_custom_call(struct item_reader *reader, const json_t *item) {
     return read_call(reader, item, true);
 }
 
-/* An item of a type that came up after this was written, or of another service's. What is new here ends no session. */
+/* Leaves out an item of an unknown type (a newer one, or another service's), so that it does not end the session. */
 static bool leave_out_unknown(struct item_reader *reader, const json_t *item, const char *type) {
     if (reader->job->api->strict_content) {
         char what[96];
@@ -416,7 +416,7 @@ static bool leave_out_unknown(struct item_reader *reader, const json_t *item, co
            leave_out(reader, item);
 }
 
-/* What was left out behind the last message is said of that one. */
+/* Adds warnings about items behind the last message to that message. */
 static bool warn_at_the_end(struct item_reader *reader) {
     const struct hearth_history *history = reader->history;
     struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;

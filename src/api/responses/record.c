@@ -36,7 +36,7 @@ static const char *const receipt_keys[] = {"reused.live", "reused.ram", "reused.
 static const struct row rows[] = {
     {"u", "usage", KEYS(usage_keys)}, {"t", "timings", KEYS(timing_keys)}, {"h", "hearth", KEYS(receipt_keys)}};
 
-/* What follows from tokens and milliseconds: left out of the record, and worked out again. */
+/* Members that follow from tokens and milliseconds: the record leaves them out, and they are computed again. */
 static const struct {
     const char *tokens, *ms, *per_token, *per_second;
 } rates[] = {{"prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second"},
@@ -125,7 +125,7 @@ static const char *reason_help(const char *reason) {
     return "";
 }
 
-/* What the store knows of a receipt by itself. */
+/* Members of a receipt that the store knows anyway. */
 static void complete_receipt(json_t *receipt, const struct hearth_turn *turn) {
     char id[64];
     const char *reason = json_string_value(json_object_get(receipt, "reason"));

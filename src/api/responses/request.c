@@ -89,7 +89,7 @@ static void exchange(char *text, size_t cap, const char *from, const char *to) {
     }
 }
 
-/* Says what is wrong under the client's names. */
+/* Renames the fields in an error to those that the client used. */
 static void rename_error(struct hearth_api_error *error, const struct hearth_offers *offers) {
     static const char *const names[][2] = {
         {"response_format.json_schema.schema", "text.format.schema"},
@@ -240,7 +240,7 @@ static bool read_options(const struct hearth_job *job, const json_t *body, struc
                                "prompt: prompt templates are kept by OpenAI only; use instructions and input");
     }
     response->truncates = word != NULL && strcmp(word, "auto") == 0;
-    /* A key that may keep nothing need not say so. */
+    /* Requests of a key that may store nothing are not stored, without asking for it. */
     response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
     if (!read_bool(body, "store", &response->stores, error) ||
         !read_bool(body, "background", &response->background, error) || !hearth_metadata_check(body, error) ||
@@ -281,7 +281,7 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
     return hearth_message_seal(message) || hearth_api_fail_nomem(error);
 }
 
-/* What the request goes on from. */
+/* Reads what the request continues: a response, or a conversation. */
 static bool read_past(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
     const json_t *previous;
     const json_t *conversation = hearth_api_json_get(body, "conversation");

@@ -30,7 +30,7 @@ json_t *hearth_api_item_call(const struct hearth_call *call);
  * mean. A new reference; NULL: the error is filled. */
 json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
                           struct hearth_api_error *error);
-/* The same items, which have been read, in the one form in which they are stored. NULL: out of memory. */
+/* The items, once they have been read, in the form in which they are stored. NULL: out of memory. */
 json_t *hearth_inputs_clean(const json_t *items);
 /* An item with its id. NULL: out of memory. */
 json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
@@ -153,7 +153,7 @@ enum hearth_api_sealed_kind { HEARTH_SEALED_REASONING, HEARTH_SEALED_SUMMARY };
 /* Encrypts a text under the store's secret, in base64. NULL: out of memory, or no randomness. Caller frees. */
 char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text,
                               size_t len);
-/* NULL: it is not of that kind, not ours, or was changed. Caller frees. */
+/* NULL: it is not of that kind, was sealed under another secret, or was changed. Caller frees. */
 char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text);
 
 /* ---- endpoints ---- */

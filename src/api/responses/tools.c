@@ -136,7 +136,7 @@ static bool add_tools(struct hearth_api_error *error, const json_t *tools, struc
     return true;
 }
 
-/* Of the tools that may be called those that are here: the others have no name. */
+/* Of the allowed tools those that are here. Tools that run elsewhere have no name. */
 static json_t *allowed_of(json_t *choice) {
     json_t *allowed = json_object_get(choice, "tools"), *here = json_array(), *mode = json_object_get(choice, "mode");
     size_t i;

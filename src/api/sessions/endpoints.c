@@ -41,7 +41,7 @@ static bool respond_session(struct hearth_job *job, const char *name) {
     return hearth_job_respond(job, value);
 }
 
-/* A name from the body, or one that is made up. False: it is no name. */
+/* Takes the name from the body, or makes one up. False: the body's is no name. */
 static bool read_name(struct hearth_job *job, const json_t *body, char out[HEARTH_SESSION_NAME_MAX + 1]) {
     const json_t *given = hearth_api_json_get(body, "name");
     given = given != NULL ? given : hearth_api_json_get(body, "id");
@@ -60,7 +60,7 @@ static bool read_name(struct hearth_job *job, const json_t *body, char out[HEART
     return true;
 }
 
-/* Puts a session that must be new and answers with it. */
+/* Stores a session, which must be new, and answers with it. */
 static bool make_session(struct hearth_job *job, const struct hearth_session *session) {
     struct hearth_errmsg msg = {{0}};
     const int err = hearth_session_put(job->api->store, session, false, &msg);
@@ -244,7 +244,7 @@ static const struct hearth_line *line_of(const struct hearth_job *job) {
     return &job->resolved.stored->line;
 }
 
-/* Whether the tokens of the whole conversation are known, and this model's: nothing is rendered then. */
+/* Whether the tokens of the whole conversation are stored and of this model: then nothing is rendered. */
 static bool has_tokens(const struct hearth_job *job) {
     const struct hearth_line *line = line_of(job);
     return line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint);
