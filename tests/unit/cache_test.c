@@ -441,6 +441,53 @@ static void a_part_of_a_page_is_filled(void **state) {
     }
 }
 
+/* A tier that was slow is not read, and taken for as slow for a minute; then each minute for half as slow. */
+static void a_slow_tier_is_doubted_after_a_minute(void **state) {
+    (void)state;
+    const double slow = 1e9; /* a byte takes 1,000 s */
+    const int64_t second = 1000000;
+    struct stage stage = {0};
+    start(&stage);
+    compute(&stage);
+    write_all(&stage.tier);
+    stop(&stage);
+    stage.tier.event_count = 0;
+    start(&stage);
+    find_all(&stage.tier);
+    poll_all(&stage);
+    stage.cache->costs.backing_us_per_byte = slow;
+    stage.cache->learnt_us[0] = stage.engine->ops->now_us(stage.engine);
+    hearth_sim_advance_us(stage.engine, 50 * second);
+    assert_int_equal(resumes_at(&stage, &prompt), 0);
+    assert_true(stage.cache->costs.backing_us_per_byte == slow);
+    hearth_sim_advance_us(stage.engine, 20 * second);
+    for (int asked = 0; asked < 2; asked++) {
+        assert_int_equal(resumes_at(&stage, &prompt), 0);
+        assert_true(stage.cache->costs.backing_us_per_byte == slow / 2);
+    }
+    finish(&stage);
+}
+
+/* An owner wants its state kept for ten minutes after a request: it counts among those that divide the budget, and what
+ * it holds below its share is not taken. */
+static void an_owner_is_remembered_for_ten_minutes(void **state) {
+    (void)state;
+    const int64_t minute = 60000000;
+    struct hearth_shares shares;
+    assert_true(hearth_shares_init(&shares, 0.6));
+    const uint16_t quiet = hearth_share_find(&shares, 1), asks = hearth_share_find(&shares, 2);
+    hearth_share_count(&shares, quiet, 0, 100);
+    hearth_share_ask(&shares, quiet, 1000, minute);
+    shares.asks = asks;
+    hearth_share_ask(&shares, asks, 1000, 10 * minute);
+    assert_int_equal(shares.share_bytes, 500);
+    assert_false(hearth_share_may_take(&shares, quiet, 10));
+    hearth_share_ask(&shares, asks, 1000, 12 * minute);
+    assert_int_equal(shares.share_bytes, 600);
+    assert_true(hearth_share_may_take(&shares, quiet, 10));
+    hearth_shares_finish(&shares);
+}
+
 /* ---- what was learnt ---- */
 
 enum { SAVED_TURNS = 64, LEARNT_BUDGET = 4 << 20 }; /* a hundredth of it is enough */
@@ -639,6 +686,8 @@ int main(void) {
         cmocka_unit_test(a_head_is_noted_when_it_is_shared),
         cmocka_unit_test(snapshots_are_few_beside_pages),
         cmocka_unit_test(a_part_of_a_page_is_filled),
+        cmocka_unit_test(a_slow_tier_is_doubted_after_a_minute),
+        cmocka_unit_test(an_owner_is_remembered_for_ten_minutes),
         cmocka_unit_test(what_was_learnt_is_known_after_a_start),
         cmocka_unit_test(an_end_saves_what_was_learnt_since),
         cmocka_unit_test(a_small_cache_saves_nothing),
