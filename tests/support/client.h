@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CLIENT_WAIT_MS 20000
+#define CLIENT_WAIT_MS 60000
 
 struct client {
     int fd;               /* -1 when closed */
