@@ -100,4 +100,64 @@ class Watched(Case):
                            "others_off": 100 * stats.median([off for _, off in shares])}}
 
 
-CASES = [Watched()]
+@contextlib.contextmanager
+def asking(running, lanes):
+    """Each lane has a reply, one after the other, until the end."""
+    stop = threading.Event()
+
+    def ask(lane):
+        number = 0
+        while not stop.is_set():
+            number += 1
+            running.client.chat([{"role": "user", "content": f"{Text('tabs', lane).words(100)} {number}?"}], 48, ignore_eos=True)
+
+    threads = [threading.Thread(target=ask, args=(lane,)) for lane in range(lanes)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+class Tabs(Case):
+    """Tabs of the page
+
+    Processor time of all threads of a server that do not compute, as a share of one core: with no tab of the page open,
+    with one, with ten, and after these ten were hidden, which closes their streams. Once while each of four lanes has
+    replies (*busy*), and once while nothing is asked for (*idle*).
+    """
+    name, group = "tabs", "cost"
+    in_record = False
+    servers, classes = (HEARTH,), ("pages",)
+    rounds, quick_rounds = (3, 3), (1, 1)
+    measures = {name: Measure(title, "% of a core", compared=False, digits=2) for name, title in
+                (("none", "no tab"), ("one", "one tab"), ("ten", "ten tabs"), ("hidden", "ten hidden tabs"))}
+
+    def cells(self, plan):
+        return [Cell("pages", 4, variant) for variant in ("idle", "busy")]
+
+    @staticmethod
+    def _share(plan, pid, seconds, busy):
+        before, begun_s = cpu_us(pid), time.monotonic()
+        time.sleep(seconds)
+        took_us = 1e6 * (time.monotonic() - begun_s)
+        spent = sorted(spent - before.get(thread, 0) for thread, spent in cpu_us(pid).items())
+        return 100 * sum(spent[:-plan.threads] if busy else spent) / took_us
+
+    def round(self, plan, cell, kind, number, running=None):
+        seconds, busy, values = plan.pick(30, 8), cell.variant == "busy", {}
+        with plan.start(kind, cell, 8192, 64) as running, contextlib.ExitStack() as stack:
+            if busy:
+                stack.enter_context(asking(running, cell.lanes))
+            for name, tabs in (("none", 0), ("one", 1), ("ten", 10), ("hidden", 0)):
+                with contextlib.ExitStack() as pages:
+                    for _ in range(tabs):
+                        pages.enter_context(page(running.port))
+                    values[name] = self._share(plan, running.process.pid, seconds, busy)
+        return {"values": values}
+
+
+CASES = [Watched(), Tabs()]

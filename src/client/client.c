@@ -12,6 +12,7 @@
 #include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CONNECT_TIMEOUT_S 10L
 #define OUT_BYTES_MAX ((size_t)256 << 20)
@@ -311,4 +312,15 @@ enum client_outcome hearth_client_json(struct hearth_client *client, const char 
     hearth_buf_finish(&answer);
     hearth_buf_finish(&cause);
     return outcome;
+}
+
+const char *hearth_client_local_time(const char *at, double later_ms, char out[16]) {
+    struct tm tm = {0};
+    const char *behind = strptime(at, "%Y-%m-%dT%H:%M:%S", &tm);
+    if (behind == NULL) {
+        return "--:--:--";
+    }
+    const time_t when = timegm(&tm) + (time_t)((strtod(behind, NULL) * 1000 + later_ms) / 1000);
+    (void)strftime(out, 16, "%H:%M:%S", localtime_r(&when, &tm));
+    return out;
 }

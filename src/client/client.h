@@ -7,6 +7,7 @@
  *     reply.c      a streamed reply, as it comes in
  *     top.h        hearth top
  *     why.c        hearth why: the server's verdicts, in sentences
+ *     waste.c      the same by client
  *     record.c     hearth record: a trace of what a server is asked for */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H
@@ -52,6 +53,9 @@ bool hearth_client_error_text(const char *body, size_t len, long http_status, st
 /* ---- requests (client.c) ---- */
 
 struct hearth_client;
+
+/* "02:11:03" of a server's "2026-11-25T02:11:03.000Z" and so many milliseconds later, on this machine's clock. */
+const char *hearth_client_local_time(const char *at, double later_ms, char out[16]);
 
 #define CLIENT_DEFAULT_URL "http://127.0.0.1:8080"
 #define CLIENT_KEY_BYTES 512

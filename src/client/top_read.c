@@ -82,7 +82,7 @@ enum client_outcome hearth_client_top_read(struct hearth_client *client, struct 
     } parts[] = {
         {"/props", JSON_OBJECT, true, &out->props},    {"/slots", JSON_ARRAY, false, &out->slots},
         {"/queue", JSON_OBJECT, false, &out->queue},   {"/metrics", JSON_OBJECT, false, &out->metrics},
-        {"/health", JSON_OBJECT, false, &out->health}, {"/requests?limit=50", JSON_OBJECT, false, &out->requests},
+        {"/health", JSON_OBJECT, false, &out->health}, {"/requests?limit=100", JSON_OBJECT, false, &out->requests},
     };
     enum client_outcome outcome = CLIENT_DONE;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && outcome == CLIENT_DONE; i++) {

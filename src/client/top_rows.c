@@ -119,10 +119,10 @@ static const char *lane_state(const json_t *slot) {
                                                            : hearth_client_top_name(slot, "state");
 }
 
-/* The conversation, as far as it has a name. */
-static const char *conversation(const json_t *what) {
-    return *hearth_client_top_name(what, "session") ? hearth_client_top_name(what, "session")
-                                                    : hearth_client_top_name(what, "endpoint");
+/* By the name that it gives itself, or by what it asks for. */
+static const char *client_of(const json_t *what) {
+    return *hearth_client_top_name(what, "client") ? hearth_client_top_name(what, "client")
+                                                   : hearth_client_top_name(what, "endpoint");
 }
 
 static double lane_ms(const json_t *slot) {
@@ -139,7 +139,8 @@ SHOWN(lane_id, hearth_client_top_count(hearth_client_top_number(row, "id")))
 TEXT(lane_state_text, lane_state(row))
 TEXT(lane_class, json_is_object(more_of(row)) ? hearth_client_top_name(more_of(row), "class") : NULL)
 TEXT(lane_key, hearth_client_top_name(more_of(row), "key"))
-TEXT(lane_conversation, conversation(more_of(row)))
+TEXT(lane_client, client_of(more_of(row)))
+TEXT(lane_conversation, hearth_client_top_name(more_of(row), "session"))
 SHOWN(lane_prompt, hearth_client_top_count(hearth_client_top_number(more_of(row), "prompt_tokens")))
 SHOWN(lane_reused, hearth_client_top_percent(reused_share(row)))
 SHOWN(lane_done, hearth_client_top_percent(hearth_client_top_number(more_of(row), "progress")))
@@ -148,17 +149,12 @@ SHOWN(lane_rate, hearth_client_top_rate(hearth_client_top_number(more_of(row), "
 SHOWN(lane_since, hearth_client_top_duration(lane_ms(row)))
 
 static const struct top_column lane_columns[] = {
-    {"LANE", 4, 0, 0, true, lane_id},
-    {"STATE", 7, 1, 0, false, lane_state_text},
-    {"CLASS", 11, 10, 0, false, lane_class},
-    {"KEY", 10, 9, 0, false, lane_key},
-    {"CONVERSATION", 15, 2, 25, false, lane_conversation},
-    {"PROMPT", 7, 3, 0, true, lane_prompt},
-    {"REUSED", 6, 6, 0, true, lane_reused},
-    {"DONE", 5, 4, 0, true, lane_done},
-    {"REPLY", 7, 8, 0, true, lane_reply},
-    {"TOKEN/S", 7, 7, 0, true, lane_rate},
-    {"SINCE", 8, 5, 0, true, lane_since},
+    {"LANE", 4, 0, 0, true, lane_id},          {"STATE", 7, 1, 0, false, lane_state_text},
+    {"CLASS", 11, 11, 0, false, lane_class},   {"KEY", 10, 10, 0, false, lane_key},
+    {"CLIENT", 15, 2, 10, false, lane_client}, {"CONVERSATION", 13, 6, 25, false, lane_conversation},
+    {"PROMPT", 7, 3, 0, true, lane_prompt},    {"REUSED", 6, 7, 0, true, lane_reused},
+    {"DONE", 5, 4, 0, true, lane_done},        {"REPLY", 7, 9, 0, true, lane_reply},
+    {"TOKEN/S", 7, 8, 0, true, lane_rate},     {"SINCE", 8, 5, 0, true, lane_since},
 };
 
 /* Why a request waits. The words are those of the server (`wait`), or what its state tells. */
@@ -191,27 +187,32 @@ static const struct wait_reason *wait_reason(const json_t *waiting) {
 SHOWN(wait_time, hearth_client_top_duration(hearth_client_top_number(row, "waited_ms")))
 TEXT(wait_class, hearth_client_top_name(row, "class"))
 TEXT(wait_key, hearth_client_top_name(row, "key"))
-TEXT(wait_conversation, conversation(row))
+TEXT(wait_client, client_of(row))
+TEXT(wait_conversation, hearth_client_top_name(row, "session"))
 SHOWN(wait_prompt, hearth_client_top_count(hearth_client_top_number(row, "prompt_tokens")))
 TEXT(wait_why, wait_reason(row)->text)
 
 static const struct top_column wait_columns[] = {
-    {"WAITS", 9, 0, 0, false, wait_time},   {"CLASS", 11, 5, 0, false, wait_class},
-    {"KEY", 10, 4, 0, false, wait_key},     {"CONVERSATION", 15, 2, 25, false, wait_conversation},
-    {"PROMPT", 7, 3, 0, true, wait_prompt}, {"WHY", 26, 1, 0, false, wait_why},
+    {"WAITS", 8, 0, 0, false, wait_time},
+    {"CLASS", 11, 6, 0, false, wait_class},
+    {"KEY", 10, 5, 0, false, wait_key},
+    {"CLIENT", 15, 2, 10, false, wait_client},
+    {"CONVERSATION", 13, 4, 25, false, wait_conversation},
+    {"PROMPT", 7, 3, 0, true, wait_prompt},
+    {"WHY", 26, 1, 0, false, wait_why},
 };
 
 static const json_t *first_verdict(const json_t *request) {
     return json_array_get(json_object_get(request, "verdicts"), 0);
 }
 
-/* "02:11:03" of "2026-11-25T02:11:03.000Z". */
-static struct hearth_shown time_of_day(const char *at) {
-    struct hearth_shown out = {"-"};
-    const char *time = strchr(at, 'T');
-    if (time != NULL) {
-        (void)snprintf(out.text, sizeof out.text, "%.8s", time + 1);
-    }
+/* When it ended. */
+static struct hearth_shown time_of_day(const json_t *request) {
+    struct hearth_shown out;
+    char text[16];
+    const double ms = member(request, "ms", "total");
+    (void)snprintf(out.text, sizeof out.text, "%s",
+                   hearth_client_local_time(hearth_client_top_name(request, "at"), ms > 0 ? ms : 0, text));
     return out;
 }
 
@@ -224,12 +225,11 @@ static const char *outcome(const json_t *request) {
                : "-";
 }
 
-SHOWN(request_at, time_of_day(hearth_client_top_name(row, "at")))
+SHOWN(request_at, time_of_day(row))
 SHOWN(request_ttft, hearth_client_top_duration(member(row, "ms", "ttft")))
 SHOWN(request_prompt, hearth_client_top_count(member(row, "tokens", "prompt")))
 SHOWN(request_computed, hearth_client_top_count(member(row, "tokens", "computed")))
-TEXT(request_client, *hearth_client_top_name(row, "client") ? hearth_client_top_name(row, "client")
-                                                            : hearth_client_top_name(row, "endpoint"))
+TEXT(request_client, client_of(row))
 TEXT(request_session, hearth_client_top_name(row, "session"))
 TEXT(request_outcome, outcome(row))
 TEXT(request_text, *hearth_client_top_name(row, "error") ? hearth_client_top_name(row, "error")
@@ -338,7 +338,7 @@ void hearth_client_top_follow(const struct top_sample *now, struct top_view *vie
 /* ---- one row in full ---- */
 
 static void print_whose(struct top_line *line, const json_t *what) {
-    static const char *const members[] = {"session", "key", "class", "endpoint"};
+    static const char *const members[] = {"client", "session", "key", "class", "endpoint"};
     hearth_client_top_part(line, "    ");
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         if (*hearth_client_top_name(what, members[i])) {

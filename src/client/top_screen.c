@@ -113,9 +113,11 @@ static bool read_byte(char *out) {
 /* Behind an ESC. */
 static enum top_key read_sequence(void) {
     char byte = '\0';
-    if (!wait_byte(hearth_clock_us() + ESC_US) || !read_byte(&byte)) {
-        return TOP_KEY_CLOSE;
-    }
+    do {
+        if (!wait_byte(hearth_clock_us() + ESC_US) || !read_byte(&byte)) {
+            return TOP_KEY_CLOSE;
+        }
+    } while (byte == '\033'); /* the one before it was the key itself */
     if (byte != '[' && byte != 'O') {
         return TOP_KEY_NONE;
     }

@@ -5,6 +5,8 @@
  * was restarted, and there is no rate for that time. */
 #include "client/top.h"
 
+#include "client/waste.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -131,11 +133,34 @@ static void print_connections(struct top_line *line, const struct top_sample *no
     hearth_client_top_end(line);
 }
 
+/* Which clients had most computed again among the last requests, and why. Returns the number of lines. */
+static int print_waste(struct top_line *line, const struct top_sample *now) {
+    struct client_waste_list waste;
+    const json_t *requests = json_object_get(now->requests, "data");
+    if (!hearth_client_waste(requests, &waste) || waste.requests == 0) {
+        hearth_client_waste_finish(&waste);
+        return 0;
+    }
+    hearth_client_top_part(line, "wasted    %s of computed",
+                           show_percent(share((double)waste.again_tokens, (double)waste.computed_tokens)));
+    for (size_t i = 0; i < waste.count && waste.clients[i].lost_ms > 0; i++) {
+        const struct client_waste *client = &waste.clients[i];
+        hearth_client_top_part(line, "%s %s %s ", i == 0 ? ":" : ",", hearth_client_top_duration(client->lost_ms).text,
+                               client->causes[0].cause);
+        hearth_client_top_text(line, *client->client != '\0' ? client->client : "-", 20);
+    }
+    hearth_client_top_end(line);
+    hearth_client_waste_finish(&waste);
+    return 1;
+}
+
 /* ---- the frame ---- */
+
+#define WASTE_ROWS 16 /* on a screen with fewer, lanes need the line */
 
 /* Returns the number of lines. */
 static int print_totals(struct top_line *line, const char *url, const struct top_sample *before,
-                        const struct top_sample *now) {
+                        const struct top_sample *now, bool waste) {
     hearth_client_top_part(line, "hearth top  ");
     hearth_client_top_text(line, url, 80);
     hearth_client_top_part(line, "  ");
@@ -146,14 +171,14 @@ static int print_totals(struct top_line *line, const char *url, const struct top
     if (!now->metrics) {
         hearth_client_top_part(line, "numbers   the server does not show them (--metrics)");
         hearth_client_top_end(line);
-        return 2;
+        return 2 + (waste ? print_waste(line, now) : 0);
     }
     print_requests(line, now);
     print_prompts(line, before, now);
     print_replies(line, before, now);
     print_cache(line, now);
     print_connections(line, now);
-    return 6;
+    return 6 + (waste ? print_waste(line, now) : 0);
 }
 
 static void print_keys(struct top_line *line, const struct top_view *view) {
@@ -175,7 +200,7 @@ void hearth_client_top_print(FILE *out, const char *url, const struct top_sample
                              const struct top_view *view) {
     struct top_line line = {.out = out, .columns = view->columns};
     const bool last = view->keys || view->trouble != NULL;
-    const int head = print_totals(&line, url, before, now) + 1;
+    const int head = print_totals(&line, url, before, now, view->rows == 0 || view->rows >= WASTE_ROWS) + 1;
     hearth_client_top_end(&line);
     const int room = view->rows > 0 ? view->rows - head - last : 0;
     if (view->rows == 0 || room > 0) {

@@ -1,6 +1,6 @@
 /* `hearth why`: why requests were slow, in sentences. The verdicts are the server's (GET /requests); this prints them.
  *
- *     hearth why                    the slow ones among the last requests, the costliest first
+ *     hearth why                    what each client lost; then the slow ones of the last requests, the costliest first
  *     hearth why REQUEST            all there is to know of one
  *     hearth why TRACE              the same of each request of an agent's trace (32 hexadecimal digits)
  *     hearth why --follow           each request as it ends, slow or not
@@ -8,16 +8,17 @@
  * A request is worth a line when its client waited for a second (--slow MS) or something was computed for nothing. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/waste.h"
 
 #include "console/interrupt.h"
 #include "console/show.h"
+#include "console/table.h"
 #include "console/tool.h"
 
 #include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SLOW_DEFAULT_MS 1000
 #define LIMIT_DEFAULT 10
@@ -73,15 +74,13 @@ static double number_of(const json_t *json, const char *group, const char *name)
     return json_number_value(json_object_get(json_object_get(json, group), name));
 }
 
-/* What all its verdicts together cost, but for what is no loss: new text, long replies, other requests beside it. */
+/* What all its verdicts together cost, but for what is no loss. */
 static double lost_ms(const json_t *request) {
     double sum = 0;
     size_t i;
     const json_t *verdict;
     json_array_foreach(json_object_get(request, "verdicts"), i, verdict) {
-        const char *cause = text_of(verdict, "cause");
-        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "compacted") != 0 && strcmp(cause, "long_reply") != 0 &&
-            strcmp(cause, "shared") != 0) {
+        if (hearth_client_waste_counts(verdict)) {
             sum += json_number_value(json_object_get(verdict, "lost_ms"));
         }
     }
@@ -96,22 +95,11 @@ static bool is_slow(const json_t *request, int64_t slow_ms) {
 
 /* ---- sentences ---- */
 
-/* "02:11:03", of the time as the server wrote it, on this machine's clock. */
-static const char *local_time(const char *at, char out[16]) {
-    struct tm tm = {0};
-    if (strptime(at, "%Y-%m-%dT%H:%M:%S", &tm) == NULL) {
-        return "--:--:--";
-    }
-    const time_t when = timegm(&tm);
-    (void)strftime(out, 16, "%H:%M:%S", localtime_r(&when, &tm));
-    return out;
-}
-
 static void print_head(const json_t *request) {
     char at[16];
     const char *client = text_of(request, "client"), *session = text_of(request, "session");
     const double ttft = number_of(request, "ms", "ttft"), total = number_of(request, "ms", "total");
-    (void)printf("%s ", local_time(text_of(request, "at"), at));
+    (void)printf("%s ", hearth_client_local_time(text_of(request, "at"), 0, at));
     (void)hearth_show_text(stdout, *client != '\0' ? client : text_of(request, "endpoint"), 32);
     if (*session != '\0') {
         (void)fputs(", session ", stdout);
@@ -262,6 +250,59 @@ static int costlier(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+/* "volatile_line in 9 of 10 requests: " and what to do. */
+static void print_cause(const struct client_waste *client) {
+    const struct client_waste_cause *main = client->causes;
+    if (client->cause_count == 0) {
+        (void)fputs("nothing", stdout);
+    } else {
+        (void)hearth_show_text(stdout, main->cause, 32);
+        (void)printf(" in %zu of %zu requests: ", main->times, client->requests);
+        (void)hearth_show_text(stdout, text_of(main->shown, "advice"), 600);
+    }
+    (void)fputc('\n', stdout);
+}
+
+static struct hearth_shown seconds(double ms) {
+    struct hearth_shown shown = {"-"};
+    if (ms > 0) {
+        (void)snprintf(shown.text, sizeof shown.text, "%.1f s", ms / 1000);
+    }
+    return shown;
+}
+
+/* Of a list with several clients: what each of them lost, the costliest first. */
+static void print_clients(const json_t *list) {
+    static const struct hearth_show_column columns[] = {
+        {"CLIENT", true, 32}, {"LOST", false, 0}, {"TOKENS AGAIN", false, 0}, {"WAITED", false, 0}};
+    struct client_waste_list waste;
+    struct hearth_show_table table;
+    if (!hearth_client_waste(list, &waste) || waste.count < 2) {
+        hearth_client_waste_finish(&waste);
+        return;
+    }
+    bool ok = true;
+    hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "  ");
+    for (size_t i = 0; i < waste.count; i++) {
+        const struct client_waste *client = &waste.clients[i];
+        const struct hearth_shown lost = seconds(client->lost_ms), waited = seconds(client->waited_ms),
+                                  again = hearth_show_count(client->again_tokens);
+        ok = ok && hearth_show_table_add(&table, (const char *const[]){*client->client != '\0' ? client->client : "-",
+                                                                       lost.text, again.text, waited.text});
+    }
+    (void)printf("the last %zu requests: of %s prompt tokens that were computed %s had been computed before (%.1f s)\n",
+                 waste.requests, hearth_show_count(waste.computed_tokens).text,
+                 hearth_show_count(waste.again_tokens).text, waste.lost_ms / 1000);
+    hearth_show_table_head(&table, "MAIN CAUSE");
+    for (size_t i = 0; ok && i < waste.count; i++) {
+        (void)hearth_show_table_row(&table, i);
+        print_cause(&waste.clients[i]);
+    }
+    (void)fputc('\n', stdout);
+    hearth_show_table_finish(&table);
+    hearth_client_waste_finish(&waste);
+}
+
 /* The slow ones of a list, the costliest first. */
 static void print_slow(json_t *list, const struct why_options *chosen) {
     const int64_t slow_ms = chosen->slow_ms >= 0 ? chosen->slow_ms : SLOW_DEFAULT_MS;
@@ -360,6 +401,7 @@ static int list_slow(struct hearth_client *client, const struct why_options *cho
         return hearth_show_json(list);
     }
     if (list != NULL) {
+        print_clients(list);
         print_slow(list, chosen);
     }
     if (list != NULL && chosen->session != NULL) {

@@ -88,65 +88,73 @@ struct hearth_report {
 
 /* ---- verdict.c ---- */
 
-/* Causes of slowness, each with what it says and what to do. docs/watching.md has this table. */
-#define HEARTH_VERDICT_TABLE(X)                                                                                     \
-    X(VOLATILE_LINE, "volatile_line", "one line of the system text changes from request to request",                \
-      "`--strip-line REGEX` takes such lines out before anything else sees them")                                   \
-    X(EDITED_MESSAGE, "edited_message", "the client changed a message that was known",                              \
-      "nothing to do, if you meant it; otherwise look at what the client does to that message")                     \
-    X(MESSAGES_MOVED, "messages_moved", "the client dropped or inserted messages before known ones",                \
-      "clients that add hints and take them away again do this: see whether that can be switched off")              \
-    X(CALLS_REPRINTED, "calls_reprinted", "the client wrote the arguments of earlier calls in another way",         \
-      "have the client send calls back as it got them: the same order of keys, the same blanks")                    \
-    X(COMPACTED, "compacted", "the client put a summary in the place of earlier messages",                          \
-      "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer") \
-    X(TOOLS_CHANGED, "tools_changed", "the tools are not those of the earlier prompt",                              \
-      "keep the list of tools the same through a conversation; new ones may come at its end")                       \
-    X(ARGUMENTS_CHANGED, "arguments_changed", "the template's arguments are not those of the earlier prompt",       \
-      "keep thinking, effort and template arguments the same through a conversation")                               \
-    X(TEMPLATE_REWRITES, "template_rewrites", "the template prints earlier turns differently now",                  \
-      "with time between turns that is computed ahead (`--idle-compute`); `--keep-thinking` keeps "                 \
-      "earlier thinking as it was sampled")                                                                         \
-    X(NEW_CONVERSATION, "new_conversation", "no stored prompt begins like this one",                                \
-      "nothing to do: it is computed once")                                                                         \
-    X(NEW_TEXT, "new_text", "the prompt has that much new text", "nothing to do: it is computed once")              \
-    X(EVICTED, "evicted", "the state was there and had to make room",                                               \
-      "more `--cache-ram`, or `--kv-dir` with more "                                                                \
-      "`--kv-disk`")                                                                                                \
-    X(STATE_GONE, "state_gone", "it was computed before, and the state was not kept",                               \
-      "`--kv-dir` keeps state when the server is started again, and what RAM has no room for")                      \
-    X(NO_SNAPSHOT, "no_snapshot", "the model can only be resumed at snapshots, and none was kept far enough on",    \
-      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                     \
-    X(RESTORE_FAILED, "restore_failed", "stored state did not verify and was computed again",                       \
-      "look at the log: the disk or the memory may be failing")                                                     \
-    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request",                                   \
-      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                        \
-    X(QUEUED, "queued", "it waited for a lane", "more lanes (`--parallel`), fewer clients, or classes and weights") \
-    X(SAME_PREFIX, "same_prefix", "another request was computing the same beginning",                               \
-      "nothing to do: waiting for it was cheaper than computing it twice")                                          \
-    X(SHORT_OF_CELLS, "short_of_cells", "the KV cache was full", "more `--ctx-size`, or less `--parallel`")         \
-    X(PREEMPTED, "preempted", "it was preempted", "more `--ctx-size`, or another class or weight")                  \
-    X(SLOW_DISK, "slow_disk", "its state had to be read from disk", "more `--cache-ram`, or a faster disk")         \
-    X(SCANNING, "scanning", "the server had just started, and what is on disk was not known yet",                   \
-      "nothing to do: that is over")                                                                                \
-    X(SLOW_STORE, "slow_store", "the store that boxes share answered late",                                         \
-      "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                           \
-    X(WORKERS, "workers", "all threads that prepare requests were busy",                                            \
-      "fewer requests at a time; long histories take long to read")                                                 \
-    X(SHARED, "shared", "other requests were computed at the same time",                                            \
-      "fewer requests at a time, classes and weights, or `--min-decode-tps` where replies crawl beside prompts")    \
-    X(COLD_MODEL, "cold_model", "the model was read from disk while it computed",                                   \
-      "nothing to do after a start; otherwise more RAM, or `--mlock`")                                              \
-    X(SLOW_UPLOAD, "slow_upload", "the request itself took long to arrive",                                         \
-      "look at the client and the network; sessions send only what is new")                                         \
-    X(SLOW_READER, "slow_reader", "the client, or the network to it, took the reply slowly",                        \
-      "look at the client: it has to read while the reply is written")                                              \
-    X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                    \
-    X(PREPARING, "preparing", "reading, rendering and tokenising the request took long",                            \
+/* What a cause is: tokens that were computed again; time that was not the prompt's own; or nothing to be cured. */
+#define HEARTH_VERDICT_KIND_TABLE(X) \
+    X(WASTE, "waste")                \
+    X(WAIT, "wait")                  \
+    X(NO_LOSS, "no_loss")
+
+/* Causes of slowness, each with its kind, what it says, and what to do. docs/watching.md has this table. */
+#define HEARTH_VERDICT_TABLE(X)                                                                                      \
+    X(VOLATILE_LINE, "volatile_line", WASTE, "one line of the system text changes from request to request",          \
+      "`--strip-line REGEX` takes such lines out before anything else sees them")                                    \
+    X(EDITED_MESSAGE, "edited_message", WASTE, "the client changed a message that was known",                        \
+      "nothing to do, if you meant it; otherwise look at what the client does to that message")                      \
+    X(MESSAGES_MOVED, "messages_moved", WASTE, "the client dropped or inserted messages before known ones",          \
+      "clients that add hints and take them away again do this: see whether that can be switched off")               \
+    X(CALLS_REPRINTED, "calls_reprinted", WASTE, "the client wrote the arguments of earlier calls in another way",   \
+      "have the client send calls back as it got them: the same order of keys, the same blanks")                     \
+    X(COMPACTED, "compacted", NO_LOSS, "the client put a summary in the place of earlier messages",                  \
+      "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer")  \
+    X(TOOLS_CHANGED, "tools_changed", WASTE, "the tools are not those of the earlier prompt",                        \
+      "keep the list of tools the same through a conversation; new ones may come at its end")                        \
+    X(ARGUMENTS_CHANGED, "arguments_changed", WASTE, "the template's arguments are not those of the earlier prompt", \
+      "keep thinking, effort and template arguments the same through a conversation")                                \
+    X(TEMPLATE_REWRITES, "template_rewrites", WASTE, "the template prints earlier turns differently now",            \
+      "with time between turns that is computed ahead (`--idle-compute`); `--keep-thinking` keeps "                  \
+      "earlier thinking as it was sampled")                                                                          \
+    X(NEW_CONVERSATION, "new_conversation", NO_LOSS, "no stored prompt begins like this one",                        \
+      "nothing to do: it is computed once")                                                                          \
+    X(NEW_TEXT, "new_text", NO_LOSS, "the prompt has that much new text", "nothing to do: it is computed once")      \
+    X(EVICTED, "evicted", WASTE, "the state was there and had to make room",                                         \
+      "more `--cache-ram`, or `--kv-dir` with more "                                                                 \
+      "`--kv-disk`")                                                                                                 \
+    X(STATE_GONE, "state_gone", WASTE, "it was computed before, and the state was not kept",                         \
+      "`--kv-dir` keeps state when the server is started again, and what RAM has no room for")                       \
+    X(NO_SNAPSHOT, "no_snapshot", WASTE,                                                                             \
+      "the model can only be resumed at snapshots, and none was kept far enough on",                                 \
+      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                      \
+    X(RESTORE_FAILED, "restore_failed", WASTE, "stored state did not verify and was computed again",                 \
+      "look at the log: the disk or the memory may be failing")                                                      \
+    X(CACHE_OFF, "cache_off", WASTE, "the cache is off for this server or this request",                             \
+      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                         \
+    X(QUEUED, "queued", WAIT, "it waited for a lane",                                                                \
+      "more lanes (`--parallel`), fewer clients, or classes and weights")                                            \
+    X(SAME_PREFIX, "same_prefix", NO_LOSS, "another request was computing the same beginning",                       \
+      "nothing to do: waiting for it was cheaper than computing it twice")                                           \
+    X(SHORT_OF_CELLS, "short_of_cells", WAIT, "the KV cache was full", "more `--ctx-size`, or less `--parallel`")    \
+    X(PREEMPTED, "preempted", WAIT, "it was preempted", "more `--ctx-size`, or another class or weight")             \
+    X(SLOW_DISK, "slow_disk", WAIT, "its state had to be read from disk", "more `--cache-ram`, or a faster disk")    \
+    X(SCANNING, "scanning", WAIT, "the server had just started, and what is on disk was not known yet",              \
+      "nothing to do: that is over")                                                                                 \
+    X(SLOW_STORE, "slow_store", WAIT, "the store that boxes share answered late",                                    \
+      "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                            \
+    X(WORKERS, "workers", WAIT, "all threads that prepare requests were busy",                                       \
+      "fewer requests at a time; long histories take long to read")                                                  \
+    X(SHARED, "shared", NO_LOSS, "other requests were computed at the same time",                                    \
+      "fewer requests at a time, classes and weights, or `--min-decode-tps` where replies crawl beside prompts")     \
+    X(COLD_MODEL, "cold_model", WAIT, "the model was read from disk while it computed",                              \
+      "nothing to do after a start; otherwise more RAM, or `--mlock`")                                               \
+    X(SLOW_UPLOAD, "slow_upload", WAIT, "the request itself took long to arrive",                                    \
+      "look at the client and the network; sessions send only what is new")                                          \
+    X(SLOW_READER, "slow_reader", WAIT, "the client, or the network to it, took the reply slowly",                   \
+      "look at the client: it has to read while the reply is written")                                               \
+    X(LONG_REPLY, "long_reply", NO_LOSS, "the reply is long", "a smaller `max_tokens`, or less thinking")            \
+    X(PREPARING, "preparing", WAIT, "reading, rendering and tokenising the request took long",                       \
       "a history whose text is known costs little: does the client change its beginning?")
 
 enum hearth_verdict_cause {
-#define X(name, text, help, advice) HEARTH_VERDICT_##name,
+#define X(name, text, kind, help, advice) HEARTH_VERDICT_##name,
     HEARTH_VERDICT_TABLE(X)
 #undef X
         HEARTH_VERDICT_COUNT
@@ -165,6 +173,7 @@ struct hearth_verdict {
 /* Says it in words that quote no prompt. */
 void hearth_verdict_unquote(struct hearth_verdict *verdict);
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
+const char *hearth_verdict_kind(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever became of them, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
 /* Fills `out`, the costliest first, and returns how many there are. Pure. */

@@ -17,16 +17,34 @@
 #define COLD_FAULTS 64 /* pages read from disk: fewer are not the model's */
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
 
+enum verdict_kind {
+#define X(name, text) KIND_##name,
+    HEARTH_VERDICT_KIND_TABLE(X)
+#undef X
+};
+
+static const char *const kinds[] = {
+#define X(name, text) [KIND_##name] = text,
+    HEARTH_VERDICT_KIND_TABLE(X)
+#undef X
+};
+
 static const struct {
-    const char *name, *help, *advice;
+    const char *name;
+    enum verdict_kind kind;
+    const char *help, *advice;
 } causes[] = {
-#define X(name, text, help, advice) [HEARTH_VERDICT_##name] = {text, help, advice},
+#define X(name, text, kind, help, advice) [HEARTH_VERDICT_##name] = {text, KIND_##kind, help, advice},
     HEARTH_VERDICT_TABLE(X)
 #undef X
 };
 
 const char *hearth_verdict_name(enum hearth_verdict_cause cause) {
     return causes[cause].name;
+}
+
+const char *hearth_verdict_kind(enum hearth_verdict_cause cause) {
+    return kinds[causes[cause].kind];
 }
 
 /* The tree may have forgotten that it had the end of a path that was evicted, or all of it: the transcripts have not.

@@ -7,11 +7,14 @@
 // ---------------------------------------------------------------- elements
 
 const $ = (id) => document.getElementById(id);
+// Said aloud, since the narrow layout takes them away from tables.
+const ROLES = { table: "table", thead: "rowgroup", tbody: "rowgroup", tr: "row", th: "columnheader", td: "cell" };
 
 /** An element; `props` are attributes, handlers (onclick), or properties behind a dot (".value"). */
 function h(tag, props, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name || "div");
+  if (ROLES[name]) element.setAttribute("role", ROLES[name]);
   if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(props || {})) {
     if (value === undefined || value === null || value === false) continue;
@@ -96,7 +99,7 @@ function ago(seconds) {
 /** A text in which `code` stands between backquotes. Options can be copied. */
 function rich(text) {
   return text.split("`").map((part, i) => i % 2 === 0 ? part
-    : part.startsWith("--strip-line '") ? h("span", {}, h("code", {}, part), copier(part)) : h("code", {}, part));
+    : /^--[a-z-]+ [^A-Z]/.test(part) ? h("span", {}, h("code", {}, part), copier(part)) : h("code", {}, part));
 }
 
 function copier(text) {
@@ -115,13 +118,9 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   no_snapshot: "no snapshot", restore_failed: "restore failed", cache_off: "cache off", queued: "waited for a lane",
   short_of_cells: "KV cache full", preempted: "preempted", slow_disk: "slow disk", scanning: "disk scan",
   workers: "threads busy", preparing: "preparing", new_conversation: "new conversation", new_text: "new text",
-  shared: "shared the machine",
+  shared: "shared the machine", slow_store: "slow shared store",
   cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", same_prefix: "shared a prefix", long_reply: "long reply" };
-// Nothing is wrong with these.
-const FINE = new Set(["new_conversation", "new_text", "compacted", "same_prefix", "long_reply", "shared"]);
-// These are about other requests and the machine, the rest about the prompt.
-const WAITS = new Set(["queued", "short_of_cells", "preempted", "slow_disk", "scanning", "workers", "preparing",
-  "cold_model", "slow_upload", "slow_reader"]);
+const isFine = (verdict) => verdict.kind === "no_loss", isWait = (verdict) => verdict.kind === "wait"; // else: computed again
 const word = (cause) => WORDS[cause] || cause.replaceAll("_", " ");
 const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request computes the same beginning",
   cells: "the KV cache is full", disk: "its state is read from disk", scan: "the disk is being scanned",
@@ -163,7 +162,7 @@ async function* eventsOf(answer) {
   }
 }
 
-let stream = null, retry = 0;
+let stream = null, retry = 0, keyless = false; // `keyless`: the server wants a key, and there is none
 
 function told(state, text) {
   server.state = state;
@@ -173,7 +172,10 @@ function told(state, text) {
 
 function take(event) {
   const news = event.requests || [];
-  if (event.server) server.info = event.server;
+  if (event.server) {
+    server.info = event.server;
+    if (!news.some((one) => server.requests.has(one.id))) server.requests.clear(); // another server, or a long time ago
+  }
   for (const one of news.reverse()) server.requests.set(one.id, one);
   for (const id of server.requests.keys()) {
     if (server.requests.size <= KEPT) break;
@@ -191,17 +193,18 @@ function take(event) {
 async function listen() {
   if (stream || document.hidden) return;
   const mine = stream = new AbortController();
+  let why = "no connection";
   try {
     const answer = await ask("/events", { signal: mine.signal });
     told("live", "live");
     retry = 0;
     server.before = [];
     for await (const event of eventsOf(answer)) take(JSON.parse(event));
-  } catch { /* said below */ }
+  } catch (error) { why = error instanceof TypeError || error.name === "AbortError" ? why : error.message; }
   if (stream !== mine) return;
   stream = null;
-  if (document.hidden || $("dialog").open) return;
-  told("lost", "no connection, trying again");
+  if (document.hidden || keyless) return;
+  told("lost", why + ", trying again");
   setTimeout(listen, Math.min(8000, 500 * 2 ** retry++));
 }
 
@@ -232,8 +235,10 @@ function dialog(title, children, accept, act) {
 }
 
 function askForKey() {
-  if ($("dialog").open) return;
+  keyless = true;
   told("lost", "a key is needed");
+  $("link").append(h("button.small", { type: "button", onclick: askForKey }, "Enter a key"));
+  if ($("dialog").open) return;
   dialog("This server wants a key", [h("p.note", {}, "It is kept in this tab only, and is gone when you close it."),
     h("label", {}, "API key", h("input", { type: "password", name: "key", autocomplete: "off", required: true }))],
     "Open", async (form) => {
@@ -241,71 +246,119 @@ function askForKey() {
       const answer = await fetch("/v1/models", { headers: headers() });
       if (!answer.ok) { key = ""; throw new Error("the server does not know this key"); }
       sessionStorage.setItem("hearth-key", key);
+      keyless = false;
       setTimeout(() => { listen(); show(); });
     });
 }
 
 // ---------------------------------------------------------------- what is wasted
 
-const wasteOf = (request) => (request.verdicts || []).filter((verdict) => !FINE.has(verdict.cause));
+const wasteOf = (request) => (request.verdicts || []).filter((verdict) => !isFine(verdict));
 
-/** Requests by client and session: what was computed again, what that cost, and the main cause; the worst first. */
+/** Requests by client (and key, where there are several): what was computed again, what that cost, and its causes; the
+ * worst first. */
 function waste(requests) {
-  const groups = new Map();
+  const groups = new Map(), keyed = new Set(requests.map((one) => one.key)).size > 1;
   for (const one of requests) {
-    const name = JSON.stringify([one.client, one.session]);
-    const group = groups.get(name) || { name, client: one.client, session: one.session, requests: 0, again: 0, lost: 0,
-      waited: 0, causes: new Map() };
+    const name = JSON.stringify([one.client, keyed && one.key]);
+    const group = groups.get(name) || { name, client: one.client, key: keyed ? one.key : null, requests: 0, again: 0, lost: 0,
+      waited: 0, computed: 0, causes: new Map(), sessions: new Map() };
     groups.set(name, group);
     group.requests++;
-    for (const verdict of wasteOf(one)) {
-      const waits = WAITS.has(verdict.cause);
-      if (waits) group.waited += verdict.lost_ms;
-      else { group.lost += verdict.lost_ms; group.again += verdict.tokens; }
-      const cause = group.causes.get(verdict.cause) || { cause: verdict.cause, lost: 0, times: 0, text: "", advice: "" };
-      group.causes.set(verdict.cause, cause);
-      cause.lost += waits ? verdict.lost_ms / 1000 : verdict.lost_ms; // what a client does to itself comes first
-      cause.times++;
-      cause.text = verdict.text;
-      cause.advice = verdict.advice;
-      cause.last = one.id;
-    }
+    group.computed += one.tokens.computed;
+    for (const verdict of one.verdicts || []) countVerdict(group, one, verdict);
+    if (one.session) group.sessions.set(one.session, (group.sessions.get(one.session) || 0) + sum(wasteOf(one), lossOf));
   }
-  return [...groups.values()].map((group) => ({ ...group, main: [...group.causes.values()].sort((a, b) => b.lost - a.lost)[0] }))
-    .sort((a, b) => b.lost - a.lost || b.waited - a.waited || b.requests - a.requests);
+  return [...groups.values()].map((group) => ({ ...group, causes: [...group.causes.values()].sort((a, b) => b.rank - a.rank),
+    sessions: [...group.sessions].sort((a, b) => b[1] - a[1]).map(([session]) => session) }))
+    .sort((a, b) => b.lost - a.lost || b.waited - a.waited || b.computed - a.computed);
+}
+
+/** What a client does to itself comes before what it waits for, and before what is no waste. */
+const lossOf = (verdict) => verdict.lost_ms / (isFine(verdict) ? 1e6 : isWait(verdict) ? 50 : 1);
+
+function countVerdict(group, one, verdict) {
+  const cause = group.causes.get(verdict.cause) || { cause: verdict.cause, kind: verdict.kind, rank: 0, lost: 0, tokens: 0, times: 0, text: "", advice: "" };
+  group.causes.set(verdict.cause, cause);
+  if (isWait(verdict)) group.waited += verdict.lost_ms;
+  else if (!isFine(verdict)) { group.lost += verdict.lost_ms; group.again += verdict.tokens; }
+  cause.rank += lossOf(verdict);
+  cause.lost += verdict.lost_ms;
+  cause.tokens += verdict.tokens;
+  cause.times++;
+  const ready = (advice) => /`--[a-z-]+ [^A-Z]/.test(advice); // an option that can be copied
+  if (ready(cause.advice) && !ready(verdict.advice)) return;
+  Object.assign(cause, { text: verdict.text, advice: verdict.advice, last: one.id });
 }
 
 const who = (one) => [h("b", {}, one.client || "no name"), one.session ? h("span", {}, one.session) : null];
-const recentLink = (group) => "#recent?" + new URLSearchParams({ ...(group.client ? { client: group.client } : {}),
-  ...(group.session ? { session: group.session } : {}) });
+const recentLink = (group) => "#recent?" + new URLSearchParams(group.client ? { client: group.client } : {});
+
+/** "a line that changes", in how many requests, what it cost together, the last one in full, and what to do. */
+function causeCell(group) {
+  const [main, ...others] = group.causes;
+  if (!main) return [h("span.soft", {}, "nothing: what could be reused was reused")];
+  const fine = isFine(main), often = main.times > 1, brief = often && isWait(main);
+  return [h("p" + (fine ? ".soft" : ""), {}, h("b", {}, word(main.cause)), group.requests > 1 ? ` in ${main.times} of ${count(group.requests)} requests` : "",
+    often ? `, ${time(main.lost)}` : "", ...(brief ? [] : [often ? ". The last: " : ": ", ...rich(main.text)])),
+  h("p.cure", {}, main.advice.startsWith("nothing") ? null : h("b", {}, "To do: "), ...rich(main.advice), " ",
+    h("a", { href: "#request/" + main.last, "aria-label": "The last request with this cause" }, "Look at one")),
+  others.length ? h("p.note", {}, "Also: " + others.slice(0, 3).map((cause) => `${word(cause.cause)} ${time(cause.lost)}`).join(", ")) : null];
+}
 
 function wasteRow(row, group) {
-  const main = group.main;
-  renew(row, [group.requests, group.again, group.lost, group.waited, main], () => [
-    h("td.who.wide", {}, h("a", { href: recentLink(group) }, who(group))),
+  const [session] = group.sessions, more = group.sessions.length - 1;
+  renew(row, [group.requests, group.again, group.lost, group.waited, group.computed, group.causes, group.sessions], () => [
+    h("td.who.wide", {}, h("a", { href: recentLink(group) }, h("b", {}, group.client || "no name")),
+      group.key ? h("span", {}, "key " + group.key) : null,
+      session ? h("span", {}, more ? `${more + 1} sessions, most in ${session}` : session) : null),
     h("td.num", { "data-name": "lost" }, h("span.big", {}, group.lost > 0 ? time(group.lost) : "–")),
-    h("td.num", { "data-name": "computed again" }, group.again ? count(group.again) : "–"),
+    h("td.num", { "data-name": "computed again" }, count(group.again), h("small", {}, `of ${count(group.computed)}`)),
     h("td.num", { "data-name": "waited" }, group.waited > 0 ? time(group.waited) : "–"),
-    h("td.wide", {}, main ? [h("p", {}, h("b", {}, word(main.cause)), main.times > 1 ? ` (${main.times} ×)` : "", ": ",
-      ...rich(main.text)), h("p.cure", {}, ...rich(main.advice), " ",
-      h("a", { href: "#request/" + main.last, "aria-label": "The last request with this cause" }, "Look at one"))]
-      : h("span.soft", {}, "nothing: what could be reused was reused")),
+    h("td.wide", {}, causeCell(group)),
   ]);
 }
 
+/** What all of them lost together, in a sentence. */
+function wasteSum(groups, requests) {
+  const again = sum(groups, (group) => group.again), computed = sum(groups, (group) => group.computed);
+  const since = Math.min(...requests.map((one) => Date.parse(one.at)));
+  return `${plural(requests.length, "request")} since ${clock(since)}. ` + (again > 0
+    ? `Of ${count(computed)} prompt tokens that were computed, ${count(again)} (${percent(again, computed)}) had been computed before: ${time(sum(groups, (group) => group.lost))} lost.`
+    : "Nothing was computed twice.");
+}
+
+const FIRST_ROWS = 6;
+
 function wasteTable() {
-  const body = h("tbody");
-  const box = h(".card", {}, h("table.waste", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Client"),
-    h("th.num", { scope: "col" }, "Lost"), h("th.num", { scope: "col" }, "Computed again"),
-    h("th.num", { scope: "col" }, "Waited"), h("th", { scope: "col" }, "Main cause, and what to do"))), body));
-  const none = h("p.card.empty", {}, "No request has ended yet. Agents find the server at " + location.origin + "/v1.");
+  const body = h("tbody"), told = h("p.lead"), all = h("button", { type: "button", onclick: () => { all.open = true; all.fill(); } });
+  const column = (name, text, title) => h("th" + name, { scope: "col", title }, text);
+  const box = h(".card", {}, h("table.waste", {}, h("thead", {}, h("tr", {}, column("", "Client"),
+    column(".num", "Lost", "Time spent on computing what had been computed before"),
+    column(".num", "Computed again", "Prompt tokens, of all that were computed for it"),
+    column(".num", "Waited", "For other requests, or for the machine"), column("", "Main cause, and what to do"))), body), h(".more", {}, all));
+  const none = firstSteps();
   const fill = (requests) => {
-    const groups = waste(requests);
-    box.hidden = groups.length === 0;
+    const groups = waste(requests), left = groups.length > FIRST_ROWS + 1 ? groups.length - FIRST_ROWS : 0;
+    box.hidden = told.hidden = groups.length === 0;
     none.hidden = groups.length > 0;
-    sync(body, groups.slice(0, 12), (group) => group.name, () => h("tr"), wasteRow);
+    if (groups.length) set(told, wasteSum(groups, requests));
+    all.fill = () => fill(requests);
+    all.parentElement.hidden = !left || all.open;
+    set(all, `Show ${left} more clients`);
+    sync(body, all.open || !left ? groups : groups.slice(0, FIRST_ROWS), (group) => group.name, () => h("tr"), wasteRow);
   };
-  return { nodes: [box, none], fill };
+  return { nodes: [told, box, none], fill };
+}
+
+/** For a server that has had no request: how an agent finds it. */
+function firstSteps() {
+  const line = (what, text) => h("li", {}, what, " ", h("code", {}, text), copier(text));
+  const token = key ? "YOUR-KEY" : "none";
+  return h(".card.pad", {}, h("p", {}, "No request has ended yet. Once agents talk to the server, this says which of them wastes what, and why."),
+    h("ul.steps", {}, line("Claude Code and what speaks Messages:", `export ANTHROPIC_BASE_URL=${location.origin} ANTHROPIC_AUTH_TOKEN=${token}`),
+      line("what speaks OpenAI's dialects:", `export OPENAI_BASE_URL=${location.origin}/v1 OPENAI_API_KEY=${token}`),
+      h("li", {}, "or ", h("a", { href: "#chat" }, "talk to the model"), " here")));
 }
 
 // ---------------------------------------------------------------- bars
@@ -333,7 +386,7 @@ function nowView(main) {
   const queueSection = h("section", { "aria-label": "Queue" }, h("header", {}, h("h2", {}, "Waiting"), queueNote), queueTable);
   main.append(h("h1.hidden", {}, "Now"), trouble, figures,
     h("section", { "aria-label": "Waste" }, h("header", {}, h("h2", {}, "What is wasted, and why"),
-      h("p", {}, "the last requests of each client, the costliest first")), ...table.nodes),
+      h("p", {}, "by client, the costliest first")), ...table.nodes),
     h("section", { "aria-label": "Lanes" }, h("header", {}, h("h2", {}, "Lanes"), laneNote), lanes), queueSection);
 
   const figure = ([name, value, unit, part]) => [h("dt", {}, name), h("dd", {}, value, " ", h("small", {}, unit || "")),
@@ -372,7 +425,7 @@ function nowView(main) {
     const reused = lane.reused_tokens || 0, computed = lane.computed_tokens || 0, prompt = lane.prompt_tokens || 0;
     const decodes = lane.state === "decode", most = lane.max_tokens > 0 ? lane.max_tokens : 0;
     set(doing, !known ? "" : decodes ? `replies: ${count(lane.generated_tokens)}${most ? " of " + count(most) : ""} tokens`
-      : `reads the prompt: ${count(reused + computed)} of ${count(prompt)}`);
+      : `reads its prompt: ${count(reused + computed)} of ${count(prompt)} tokens`);
     const done = decodes ? (most ? lane.generated_tokens / most : 1) : prompt ? (reused + computed) / prompt : 0;
     segments(bar, decodes ? [["computed", done]] : [["reused", prompt ? reused / prompt : 0], ["computed", prompt ? computed / prompt : 0]], 1);
     bar.setAttribute("aria-valuenow", Math.round(100 * done));
@@ -423,7 +476,18 @@ function recentView(main, query) {
     h(".filter", {}, field("Client", client), field("Session", session), field("Time to the first token", slow),
       h("label.check", {}, wasteful, "only what wasted something"), clients, sessions)), h(".card", {}, table, note));
 
+  // Those that the stream did not bring: all of a client or session that the server keeps, however long ago.
+  let older = [], timer = 0, closed = false;
+  async function look() {
+    const filter = { client: client.value, session: session.value, slow: slow.value === "0" ? "" : slow.value };
+    const text = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
+    try { older = (await get(`/requests?limit=${KEPT}&${text}`)).data.reverse(); } catch { older = []; }
+    if (!closed) update();
+  }
+
   function changed() {
+    clearTimeout(timer);
+    timer = setTimeout(look, 300);
     const filter = { client: client.value, session: session.value, slow: slow.value === "0" ? "" : slow.value, waste: wasteful.checked ? "1" : "" };
     const text = new URLSearchParams(Object.entries(filter).filter(([, value]) => value)).toString();
     history.replaceState(null, "", "#recent" + (text && "?" + text));
@@ -446,11 +510,12 @@ function recentView(main, query) {
       h("td.wide", {}, h("p.sum", {}, h("span", {}, h("b", {}, count(one.tokens.computed)), " of " + count(one.tokens.prompt))),
         segments(h(".bar.slim", { role: "img", "aria-label": `${count(reused)} reused` }), [["reused", reused], ["computed", one.tokens.computed]], one.tokens.prompt)),
       h("td.wide", {}, one.end === "stop" || one.end === "length" ? null : h("p.bad", {}, one.error || one.end),
-        verdict ? h("p" + (FINE.has(verdict.cause) ? ".soft" : ""), {}, ...rich(verdict.text)) : h("p.soft", {}, "nothing: it was as quick as it could be")));
+        verdict ? h("p" + (isFine(verdict) ? ".soft" : ""), {}, ...rich(verdict.text)) : h("p.soft", {}, "nothing: it was as quick as it could be")));
   }
 
   function update() {
-    const all = [...server.requests.values()].filter((one) => one.tokens).reverse(), shown = all.filter(wanted).slice(0, 200);
+    const all = [...new Map([...older, ...server.requests.values()].map((one) => [one.id, one])).values()]
+      .filter((one) => one.tokens).reverse(), shown = all.filter(wanted).slice(0, 200);
     const longest = Math.max(1, ...shown.map((one) => one.ms.ttft || 0));
     sync(body, shown, (one) => one.id, make, (row, one) => segments(row.querySelector(".bar"), phases(one.ms), longest));
     for (const [list, of] of [[clients, "client"], [sessions, "session"]]) {
@@ -463,7 +528,8 @@ function recentView(main, query) {
     const computed = sum(shown, (one) => one.tokens.computed), prompt = sum(shown, (one) => one.tokens.prompt);
     set(total, shown.length ? `${plural(shown.length, "request")}; ${percent(prompt - computed, prompt)} of ${count(prompt)} prompt tokens reused` : "");
   }
-  return { title: "Recent", update };
+  look();
+  return { title: "Recent", update, close() { closed = true; clearTimeout(timer); } };
 }
 
 /** Arrow keys go from row to row. */
@@ -505,7 +571,7 @@ function requestView(main, query, id) {
     if (!tokens) return;
     const reused = tokens.reused, seen = reusedOf(tokens), waits = Object.entries(one.waits_ms || {}).filter(([, value]) => value >= 1);
     main.append(h("section", { "aria-label": "Why" }, h("header", {}, h("h2", {}, "Why it took so long")), h(".card", {},
-      one.verdicts.length ? one.verdicts.map((verdict) => h(".verdict" + (FINE.has(verdict.cause) ? ".fine" : ""), {},
+      one.verdicts.length ? one.verdicts.map((verdict) => h(".verdict" + (isFine(verdict) ? ".fine" : ""), {},
         h("p.lost", {}, time(verdict.lost_ms)), h("p", {}, h("b", {}, word(verdict.cause)), ": ", ...rich(verdict.text)), h("p.cure", {}, ...rich(verdict.advice))))
         : h("p.empty", {}, "There is nothing to say: what could be reused was reused."))));
     main.append(h(".two", {}, h(".card.pad", {}, h("h2", {}, "Time to the first token"),
@@ -608,7 +674,7 @@ function conversationsView(main) {
 
   let sessions = [];
   async function load() {
-    try { sessions = (await get("/v1/sessions?limit=200")).data; } catch (error) { set(note, error.message); return; }
+    try { sessions = (await get("/v1/sessions?limit=200")).data; } catch (error) { set(said, error.message); return; }
     if (closed) return;
     show();
     look(sessions);
@@ -654,10 +720,22 @@ function chart(title, minutes, of, show, names, boxes) {
   });
   const told = (minute) => `${clock(minute.at * 1000).slice(0, 5)}: ` + of.map((one, i) => `${names[i]} ${one(minute) === null ? "–" : show(one(minute))}`).join(", ");
   const last = [...minutes].reverse().find((minute) => of[0](minute) !== null) || minutes.at(-1), out = h("output", {}, told(last));
-  const plot = h(".plot", { onpointermove: (event) => {
-    const box = svg.getBoundingClientRect(), at = Math.round((event.clientX - box.left) / box.width * (minutes.length - 1));
-    set(out, told(minutes[Math.max(0, Math.min(minutes.length - 1, at))]));
-  }, onpointerleave: () => set(out, told(last)) }, h("span.top", {}, show(top / 1.05)), svg);
+  let at = minutes.indexOf(last);
+  const tell = (place) => {
+    at = Math.max(0, Math.min(minutes.length - 1, place));
+    set(out, told(minutes[at]));
+    plot.setAttribute("aria-valuenow", at);
+    plot.setAttribute("aria-valuetext", out.textContent);
+  };
+  const plot = h(".plot", { role: "slider", tabindex: 0, "aria-label": title + ", by minute", "aria-valuemin": 0, "aria-valuemax": minutes.length - 1,
+    onkeydown: (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (step) { event.preventDefault(); tell(at + step); }
+    }, onpointermove: (event) => {
+      const box = svg.getBoundingClientRect();
+      tell(Math.round((event.clientX - box.left) / box.width * (minutes.length - 1)));
+    }, onpointerleave: () => tell(minutes.indexOf(last)) }, h("span.top", {}, show(top / 1.05)), svg);
+  tell(at);
   return h("figure.card.chart", {}, h("figcaption", {}, h("h2", {}, title), out), plot, h(".axis", { "aria-hidden": "true" }, h("span", {}, "an hour ago"), h("span", {}, "now")));
 }
 
@@ -680,16 +758,23 @@ function minutesOf(requests) {
 function trendsView(main) {
   const charts = h(".charts"), note = h("p.card.empty", { ".hidden": true }), about = h("p", {}, "by minute, since the server was started");
   main.append(h("section", { "aria-label": "Trends" }, h("header", {}, h("h1", {}, "The last hour"), about), note, charts));
+  let kept = null; // a key's own requests, asked for once; later ones come with the stream
+  async function own() {
+    kept ??= new Map((await get("/requests?limit=100000")).data.map((one) => [one.id, one]));
+    for (const [id, one] of server.requests) kept.set(id, one);
+    return kept.values();
+  }
   const some = (of) => (minute) => minute.requests ? of(minute) : null;
   async function load() {
     let minutes;
     if (server.info.sees_all === undefined) return;
     try {
       if (!server.info.sees_all) set(about, "by minute, of this key's own requests that are kept");
-      minutes = server.info.sees_all ? (await get("/trends")).data : minutesOf((await get("/requests?limit=100000")).data);
+      minutes = server.info.sees_all ? (await get("/trends")).data : minutesOf(await own());
     } catch (error) { note.hidden = false; set(note, error.message); return; }
     if (charts.shows === JSON.stringify(minutes)) return;
     charts.shows = JSON.stringify(minutes);
+    note.hidden = true;
     charts.replaceChildren(
       chart("Time to the first token", minutes, [some((one) => one.ttft_p99_ms), some((one) => one.ttft_p50_ms)], time, ["slowest of a hundred", "median"]),
       chart("Prompt tokens reused", minutes, [some((one) => 100 * (one.prompt_tokens - one.computed_tokens) / Math.max(1, one.prompt_tokens))], (value) => Math.round(value) + " %", ["reused"]),

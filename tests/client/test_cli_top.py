@@ -308,6 +308,7 @@ def test_keys_and_widths(busy, rows, columns):
     text = "\n".join(screen.until(lambda text: "1 waiting" in text and text.count("decode") == 2))
     assert len(screen.lines) <= rows
     assert "LANE" in text and "WAITS" in text and "every lane is busy" in text
+    assert "wasted    0 % of computed" in text
     if columns >= 80:
         for title in ("CONVERSATION", "PROMPT", "DONE", "SINCE", "REUSED", "ENDED", "CLIENT", "WHY"):
             assert title in text, text
@@ -331,7 +332,7 @@ def test_keys_and_widths(busy, rows, columns):
         screen.key(b"s")
         screen.until(lambda text: "sort: prompt" in text)
     screen.key(UP + UP + UP)
-    screen.until(lambda text: marked(text) and screen.lines.index(marked(text)[0]) == 8)
+    screen.until(lambda text: marked(text) and screen.lines.index(marked(text)[0]) == 9)
     screen.key(b"xyz\033[15~q")
     screen.end(0)
 

@@ -78,6 +78,7 @@ def test_a_running_prefill_moves(page):
     with serve(*SIM) as server:
         page.open(at(server) + "/")
         page.wait("document.querySelector('#link').textContent === 'live'")
+        page.wait(f"document.body.innerText.includes('ANTHROPIC_BASE_URL={at(server)} ')")  # nothing has happened yet: what to do
         asked = threading.Thread(target=chat, args=(at(server), "word " * 9000))
         asked.start()
         bar = "Number(document.querySelector('.lane [role=progressbar]').getAttribute('aria-valuenow'))"
@@ -96,7 +97,7 @@ def test_it_finds_the_cause_of_a_miss(page):
             chat(at(server), "Hello", f"You are an agent.\nToday: 2026-11-25 10:{minute:02d}\n{rules}", "cron-agent/1.0")
             chat(at(server), "Hello", rules, "steady-agent/2.0")
         page.wait("document.querySelectorAll('.waste tbody tr').length === 2")
-        page.wait("document.querySelector('.waste tbody tr').innerText.includes('(2 ×)')")
+        page.wait("document.querySelector('.waste tbody tr').innerText.includes('in 2 of 3 requests')")
         worst = rows(page, ".waste")[0]
         assert "cron-agent/1.0" in worst and "Today: 2026-11-25 10:02" in worst and "--strip-line '^Today:'" in worst
         page.click("cron-agent/1.0")
@@ -118,10 +119,13 @@ def test_hostile_text_is_text(page):
     with serve(*SIM) as server:
         for text in ("one", "two"):
             chat(at(server), f"{text} {HOSTILE} " * 40, f"{text} {HOSTILE}\n" + page_load.RULES + text, agent,
-                 session_id=f"{HOSTILE} session")
+                 session_id=f"{HOSTILE} {'session' * 20}")
         page.open(at(server) + "/")
         page.wait("document.querySelectorAll('.waste tbody tr').length > 0")
         assert "<script>" in rows(page, ".waste")[0] and "onerror" in page.text()
+        page.size(400, 800)
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        page.size(1440, 900)
         page.run("location.hash = '#recent'")
         page.wait("document.querySelectorAll('.recent tbody tr').length === 2")
         page.run("document.querySelector('.recent tbody a').click()")
@@ -134,14 +138,18 @@ def test_hostile_text_is_text(page):
 def test_it_survives_a_restart(page):
     with serve(*SIM) as server:
         port = server.port
-        chat(at(server), "Hello")
-        page.open(at(server) + "/")
+        chat(at(server), "Hello", session_id="trip")
+        page.open(at(server) + "/#conversations")
         page.wait("document.querySelector('#link').textContent === 'live'")
+        page.click("Fork trip")  # a dialog is no reason to give up
     page.wait("document.querySelector('#link').textContent.startsWith('no connection')")
     with serve(*SIM, port=port) as server:
         page.wait("document.querySelector('#link').textContent === 'live'")
         chat(at(server), "Hello again", agent="later-agent/1.0")
-        page.wait("document.querySelector('.waste').innerText.includes('later-agent/1.0')")
+        page.click("Cancel")
+        page.run("location.hash = '#now'")
+        page.wait("document.querySelector('.waste')?.innerText.includes('later-agent/1.0')")
+        assert "test-agent/1.0" not in page.text()  # the server does not know of it any more
 
 
 def test_with_keys_it_asks_for_one(page):
@@ -153,6 +161,8 @@ def test_with_keys_it_asks_for_one(page):
         page.open(at(server) + "/")
         page.wait("document.querySelector('dialog').open")
         assert "agent/1.0" not in page.text()
+        page.click("Cancel")
+        page.click("Enter a key")
         page.type("dialog input", "wrong")
         page.click("Open")
         page.wait("document.querySelector('dialog .bad').textContent")
@@ -243,6 +253,10 @@ def test_trends_have_the_hour(page):
         page.open(at(server) + "/#trends")
         page.wait("document.querySelectorAll('.chart').length === 5")
         assert "slowest of a hundred" in page.text()
+        page.run("document.querySelector('[role=slider]').focus()")
+        before = page.run("document.activeElement.getAttribute('aria-valuetext')")
+        page.press("ArrowLeft")
+        assert page.run("document.activeElement.getAttribute('aria-valuetext')") != before
 
 
 def contrast(one, other):

@@ -9,7 +9,9 @@ import threading
 import time
 import urllib.request
 
-from conftest import serve
+import pytest
+
+from conftest import NEEDS_MODEL, serve
 from lib import server as servers
 
 SIM = ("--engine", "sim", "-np", "2", "-c", "16384")
@@ -42,16 +44,22 @@ def is_time(value):
 def check(events):
     """Raises where the events are not what the format describes. Returns the names of tracks."""
     names, tracks, ids = {}, {}, {}
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["hearth"]
     for event in events:
+        assert all(type(event[number]) is int for number in ("pid", "tid")), event  # a bool is no number
         assert set(event) <= {"ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args", "s"}, event
         assert isinstance(event["name"], str) and event["name"], event
         assert event["pid"] == 1 and isinstance(event["tid"], int), event
         assert isinstance(event.get("args", {}), dict), event
         if event["ph"] == "M":
+            assert not {"ts", "dur", "id"} & set(event), event
             if event["name"] == "thread_name":
+                assert event["tid"] not in names and event["args"]["name"] not in names.values(), event
                 names[event["tid"]] = event["args"]["name"]
+            elif event["name"] == "thread_sort_index":
+                assert isinstance(event["args"]["sort_index"], int), event
             else:
-                assert event["name"] in ("process_name", "thread_sort_index"), event
+                assert event["name"] == "process_name", event
             continue
         assert is_time(event["ts"]), event
         if event["ph"] == "X":
@@ -171,14 +179,20 @@ def test_a_file_has_a_limit(tmp_path):
     assert any("the-last" in json.dumps(event) for event in events)
 
 
-def test_what_overlaps(tmp_path):
-    """Requests that preempt each other for a while: spans still lie inside each other."""
+@pytest.mark.parametrize("real", (False, True))
+def test_what_overlaps(tmp_path, engine_flags, real):
+    """Requests that preempt each other for a while: spans still lie inside each other. A viewer drops those that do not."""
     path = tmp_path / "trace.json"
-    with serve("--engine", "sim", "-np", "2", "-c", "2048", "--trace", str(path)) as server:
+    if real and "-m" not in engine_flags:
+        pytest.skip(NEEDS_MODEL)
+    flags = engine_flags if real else ("--engine", "sim")
+    with serve(*flags, "-np", "2", "-c", "2048", "--trace", str(path)) as server:
         threads = [threading.Thread(target=ask, args=(server, f"{i} " + "word " * 300),
                                     kwargs={"max_tokens": 100}) for i in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    check(read(path))
+    events = read(path)
+    check(events)
+    assert len(of(events, "request", "b")) == 6 and of(events, "batch")

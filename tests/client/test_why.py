@@ -54,12 +54,12 @@ def get(server, path, status=200):
         return json.load(error)
 
 
-def ask(server, messages, **body):
+def ask(server, messages, client="test-agent/1.0 (why)", **body):
     """A chat; returns its reply and what is kept of it."""
     request = urllib.request.Request(
         url(server) + "/v1/chat/completions",
         json.dumps({"messages": messages, "max_tokens": 4, "temperature": 0, **body}).encode(),
-        {"Content-Type": "application/json", "User-Agent": "test-agent/1.0 (why)"})
+        {"Content-Type": "application/json", "User-Agent": client})
     with urllib.request.urlopen(request, timeout=120) as answer:
         identity = answer.headers["X-Request-Id"]
         reply = json.load(answer)["choices"][0]["message"]
@@ -820,6 +820,20 @@ def test_follow():
         follower.wait()
 
 
+def test_each_client_has_a_line():
+    """The costliest first, with the main cause and an option that can be used as it stands."""
+    with serve(*QUICK_SIM, "-np", "1", "-c", "16384") as server:
+        for minute in range(3):
+            ask(server, [system(SYSTEM.format(f"10:{minute:02d}")), user(FIRST)], client="cron-agent/1.0")
+            ask(server, [system("Be brief.\n" + RULES), user(FIRST)], client="steady-agent/2.0")
+        total, titles, worst, fine = why(server).stdout.splitlines()[:4]
+        assert re.match(r"the last 6 requests: of [\d,]+ prompt tokens that were computed [\d,]+ had been", total)
+        assert titles.split()[:2] == ["CLIENT", "LOST"]
+        assert re.match(r"  cron-agent/1\.0 .* volatile_line in 2 of 3 requests: .*`--strip-line '\^Today:'`", worst)
+        assert re.match(r"  steady-agent/2\.0 +- +0 +- +nothing$", fine)
+        assert "CLIENT" not in why(server, "--client", "cron-agent").stdout
+
+
 def test_texts_and_requests_may_be_off():
     with serve("--engine", "sim", "--no-keep-texts") as server:
         history, _ = begin(server, "2026-11-24")
@@ -864,7 +878,7 @@ def test_the_page_has_every_cause():
     page = open(os.path.join(root, "docs", "watching.md")).read()
     table = header[header.index("#define HEARTH_VERDICT_TABLE"):header.index("enum hearth_verdict_cause {")]
     strings = r'((?:"[^"]*"[\\\s]*)+)'
-    rows = re.findall(rf"X\([A-Z_]+, {strings}, [\\\s]*{strings}, [\\\s]*{strings}\)", table)
+    rows = re.findall(rf"X\([A-Z_]+, {strings}, [A-Z_]+, [\\\s]*{strings}, [\\\s]*{strings}\)", table)
     assert len(rows) == table.count("    X(")
     for row in rows:
         name, text, advice = ("".join(re.findall(r'"([^"]*)"', part)) for part in row)
