@@ -55,7 +55,7 @@ struct hearth_dialect {
      * event alone; there are no choices then. NULL: a status tells it. */
     bool (*overflow)(struct hearth_job *job, struct hearth_buf *out);
     bool (*ping)(struct hearth_job *job, struct hearth_buf *out); /* a while without a word; NULL: a comment */
-    /* A part of the prompt is computed, and the client wants to know; NULL: a comment. */
+    /* Prints how much of the prompt is computed, for clients that asked for it; NULL: a comment is sent. */
     bool (*progress)(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
     /* Most tokens of a reply to a prompt of this length; NULL: as many as the request allows. */
     int32_t (*reply_most)(size_t prompt_tokens);
@@ -132,8 +132,8 @@ struct hearth_job {
     atomic_bool detached; /* goes on without a client */
 
     /* The loop's. */
-    /* The job is through with its choices: its turn is stored by a worker, if it has one, then the response is
-     * finished. `failure`: or it failed. */
+    /* All choices have ended: a worker stores the turn, if there is one, and then the response is finished. `failure`:
+     * the job failed instead. */
     void (*complete)(struct hearth_job *job, const struct hearth_api_error *failure);
     struct hearth_choice *choices;
     size_t choice_count, open_choices;
@@ -201,13 +201,13 @@ void hearth_api_reply_submitted(struct hearth_job *job);
 void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
 /* The prompt has been refused. True: that was said in the stream. */
 bool hearth_api_reply_refuse(struct hearth_job *job);
-/* Everything is there: ends the response. */
+/* All choices and the stored turn are there: ends the response. */
 void hearth_api_reply_end(struct hearth_job *job);
 /* Cancels every choice that is still running. */
 void hearth_api_reply_cancel(struct hearth_job *job);
 /* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */
 void hearth_api_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
-/* Once a second: a client that waits hears that the server is there. */
+/* Once a second: sends a sign of life to a client that waits. */
 void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us);
 /* Appends "event: NAME\ndata: VALUE\n\n"; without a name no first line. The value is given up. False: it was NULL, or
  * out of memory. */
@@ -259,7 +259,7 @@ struct hearth_tally {
 };
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);
-/* Prompt tokens whose state was there, wherever. */
+/* Prompt tokens that were reused, from wherever. */
 uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt);
 json_t *hearth_usage_json(const struct hearth_tally *tally);
 json_t *hearth_timings_json(const struct hearth_tally *tally);

@@ -27,10 +27,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a body of that size has taken is given back to the system when the job is over: malloc() keeps it otherwise. */
+/* After a job with a body of that size memory is given back to the system, which malloc() would keep otherwise. */
 #define TRIM_BYTES ((size_t)1 << 20)
 
-/* Of jobs that are short: the body, and what it will take in memory. */
+/* Most bytes of a short job: of its body, and of the memory that it will take. */
 #define SHORT_BYTES ((size_t)256 << 10)
 #define SHORT_ESTIMATE ((size_t)4 << 20)
 
@@ -286,7 +286,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .head_tokens = choice->prompt->head_tokens,
         .pins = job->rendered.pins,
         .pin_count = job->rendered.pin_count,
-        /* Nothing is to be said: the client prepares what it will ask later. */
+        /* Whether the request only prefetches: its reply has no tokens. */
         .priority = generation->max_tokens == 0 ? HEARTH_CLASS_PREFETCH : generation->priority,
         .sampling = generation->sampling,
         .max_tokens = most_tokens(job, choice),

@@ -23,7 +23,7 @@ bool hearth_key_hash_make(const char *salt, const char *key, struct hearth_key_h
 bool hearth_key_hash_is(const char *text);
 bool hearth_key_hash_read(const char *text, struct hearth_key_hash *out);
 void hearth_key_hash_print(const struct hearth_key_hash *hash, char out[HEARTH_KEY_HASH_TEXT_MAX]);
-/* In a time that tells nothing of the two. */
+/* Compares in a time that does not depend on where the two differ. */
 bool hearth_key_hash_equal(const struct hearth_key_hash *a, const struct hearth_key_hash *b);
 
 #endif

@@ -161,7 +161,7 @@ static void note_name(struct hearth_api *api, const struct hearth_caller *caller
     }
 }
 
-/* Finds the owner of a good key. The first key that is alone has what there was without keys. */
+/* Finds the owner of a good key. A key that is the only one takes over what was stored while there were no keys. */
 static bool identify(struct hearth_api *api, struct key *key, const char *given, struct hearth_caller *caller) {
     const bool alone = api->keys->count == 1;
     struct hearth_digest digest;

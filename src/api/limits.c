@@ -63,8 +63,8 @@ enum json_place {
 
 #define ELEMENT NULL
 
-/* Where a value stands that stands under a name, or as an element, in a place. What has no row is in the same place as
- * what it stands in, or elsewhere: `inherits`. */
+/* The place of a value under a name, or as an element, of another place. Without a row a value has the place of its
+ * parent where that `inherits`, else none. */
 static const struct {
     enum json_place in;
     const char *name;
@@ -121,7 +121,7 @@ enum {
     TEXT_TIMES = 6,       /* copies of a text that are there at the same time, from the body to the prompt */
 };
 
-/* How often a value is there at the same time. */
+/* How many copies of a value are in memory at the same time. */
 static size_t copies_in(enum json_place place) {
     return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM ? 2 : 1;
 }
@@ -218,7 +218,7 @@ static size_t string_end(const struct pass *pass) {
     return pass->len;
 }
 
-/* What the JSON in a string will take. */
+/* The memory that the JSON in a string will take. */
 static size_t arguments_bytes(const char *text, size_t begin, size_t end) {
     size_t bytes = 0;
     bool string = false;

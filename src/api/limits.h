@@ -43,8 +43,8 @@ size_t hearth_limit_most(enum hearth_limit limit);
  * NULL. */
 bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param, struct hearth_api_error *error);
 
-/* Looks at a body before anything is made of it: one pass, no allocation. Text that is no JSON is for the parser to
- * tell. False: the error names the limit and what was found. Threads: any. */
+/* Checks a body before it is parsed: one pass, no allocation. The parser reports text that is no JSON. False: the error
+ * names the limit and what was found. Threads: any. */
 bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error);
 
 /* The same for what a small request makes of itself, while it is made: `made` bytes, beside the values of a body

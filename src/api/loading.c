@@ -35,7 +35,7 @@ json_t *hearth_api_tool_find(const json_t *tools, const char *name) {
     return NULL;
 }
 
-/* Goes on with the group that a text ends with, or begins one. */
+/* Continues the group of definitions that a text ends with, or begins one. */
 static bool open_group(struct hearth_buf *text) {
     const size_t end = sizeof GROUP_END - 1;
     if (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) {
@@ -127,7 +127,7 @@ static bool join(json_t *list, const json_t *more, const json_t *but) {
     return true;
 }
 
-/* A tool that was defined anew is what it is now. */
+/* Replaces a tool that is defined anew by its last definition. */
 static bool fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out) {
     const bool all = json_array_size(sent->loaded) == 0 && json_object_size(sent->removed) == 0 &&
                      (out->tools == NULL || out->request.tools == out->tools);

@@ -40,8 +40,8 @@ struct content {
     struct hearth_buf text, unseen;
 };
 
-/* A part that is no text. Of unknown types, those are left out that a reply of another server had, and those
- * are told of that a tool has brought; what a user says is to be understood, or refused. */
+/* Reads a part that is no text. An unknown type is left out of an assistant's message, which another server may have
+ * written, gets a note in a tool's result, and is refused in a user's message. */
 static bool add_other(const json_t *part, const char *type, struct content *content, struct hearth_api_error *error) {
     const bool known = hearth_content_is_known(type);
     if (content->strict || (!known && content->role != HEARTH_ROLE_ASSISTANT && content->role != HEARTH_ROLE_TOOL)) {
@@ -242,7 +242,7 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
     return message;
 }
 
-/* The message of one element: known, or read and from now on known. */
+/* The message of one element: from the cache, or read and put into the cache. */
 static struct hearth_message *message_of(const struct hearth_job *job, struct hearth_body_item *item, size_t index,
                                          struct hearth_api_error *error) {
     if (item->known != NULL) {

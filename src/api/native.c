@@ -80,7 +80,7 @@ static json_t *text_or_empty(const char *text) {
     return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
 }
 
-/* What few requests name. */
+/* Sampling parameters that few requests name. */
 static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
     const struct {
         const char *name;

@@ -222,7 +222,7 @@ static bool add_grammar(const struct hearth_job *job, struct hearth_api_constrai
     return true;
 }
 
-/* The tokens that are put in when the budget is used up: a message, then the first end. */
+/* The tokens that are forced when the budget of thinking is used up: a message, then the first of the ends. */
 static bool add_forced(const struct hearth_job *job, struct hearth_api_constraint *constraint,
                        struct hearth_api_error *error) {
     const char *message = job->parsed.chat.reasoning_budget_message;

@@ -67,21 +67,22 @@ typedef bool hearth_api_resolve_fn(const struct hearth_job *job, struct hearth_a
 typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_api_rendered *out,
                                   struct hearth_api_error *error);
 
-/* What a dialect does in each of them. */
+/* The phases as a dialect carries them out. */
 struct hearth_api_phases {
     hearth_api_lookup_fn *lookup; /* NULL: the body refers to nothing; resolve goes on with what it has made */
     hearth_api_parse_fn *parse;
     hearth_api_resolve_fn *resolve; /* NULL: there is no conversation */
     hearth_api_render_fn *render;   /* NULL: no prompt is made */
-    /* The answer of a request that is not submitted; NULL: it is, and answered in the dialect. A prompt that is too
-     * long is none the worse for it. NULL of a value: out of memory, unless the error is filled. */
+    /* The answer of a request that is not submitted, such as the length of its prompt, which may be too long for the
+     * context. NULL: the request is submitted and answered in the dialect. It returns NULL when out of memory, or with
+     * the error filled. */
     json_t *(*answer)(const struct hearth_job *job, struct hearth_api_error *error);
     const struct hearth_dialect *dialect;
 };
 
 /* Worker: the first four phases. */
 bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phases *phases, const json_t *body);
-/* Frees what they have made; no choice is left then. */
+/* Frees what the phases have made, once no choice is left. */
 void hearth_api_phases_finish(struct hearth_job *job);
 
 /* ---- parse ---- */
@@ -137,7 +138,7 @@ hearth_api_render_fn hearth_script_render;
 /* output_constraint.c: fills grammar, stops, printed tokens, thinking, call syntax and script of a request, borrowed
  * until it has been submitted. */
 void hearth_api_constraint_fill_request(const struct hearth_job *job, struct hearth_request *request);
-/* tool_changes.c: there is a reply. */
+/* tool_changes.c: remembers the tools of the prompt with its reply. */
 void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply);
 /* history.c: a choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);

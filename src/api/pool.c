@@ -61,7 +61,7 @@ static enum weight weight_of(const struct hearth_job *job) {
     return job->completing ? SHORT : counts ? COUNTING : job->is_long ? LONG : SHORT;
 }
 
-/* How many jobs run that are of a weight, or heavier; how many of a key. */
+/* How many running jobs have this weight or more; how many belong to a key. */
 static size_t running_of_weight(const struct hearth_api_pool *pool, enum weight least) {
     size_t n = 0;
     for (size_t i = 0; i < pool->count; i++) {
@@ -125,7 +125,7 @@ static uintptr_t own_stack(void) {
     return (uintptr_t)lowest;
 }
 
-/* A stack keeps whatever it once took. What lies far below this frame holds nothing any more. */
+/* Gives back the memory of the stack far below this frame, which a thread keeps otherwise once it has used it. */
 static void give_stack_back(const struct worker *worker) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t here = (uintptr_t)__builtin_frame_address(0) / page * page - STACK_KEPT;
@@ -237,7 +237,7 @@ void hearth_api_pool_watch(struct hearth_api_pool *pool, int64_t cpu_most_us) {
     }
 }
 
-/* Nothing ends a thread that passes no cancel point: the process ends with it. */
+/* A thread that passes no cancel point cannot be ended: the process is. */
 static void end_if_stuck(struct hearth_api_pool *pool, const struct worker *worker) {
     pthread_mutex_lock(&pool->mutex);
     const bool stuck = worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #define MINUTE_US 60e6
-/* What a place among the running ones is worth waiting for: the end of one cannot be known. */
+/* After how long it is worth trying again for a place among the running requests: when one ends is not known. */
 #define RUNNING_WAIT_US 1000000
 
 struct bucket {
@@ -32,7 +32,7 @@ static void fill(struct bucket *bucket, int64_t now_us) {
     bucket->level = bucket->level < bucket->limit ? bucket->level : bucket->limit;
 }
 
-/* Until there is so much in it. */
+/* How long until a bucket holds so much. */
 static int64_t time_until(const struct bucket *bucket, double level) {
     return bucket->level >= level ? 0 : (int64_t)((level - bucket->level) * MINUTE_US / (double)bucket->limit) + 1;
 }

@@ -33,7 +33,7 @@ enum hearth_quota_verdict {
 
 struct hearth_quota *hearth_quota_create(void); /* NULL: out of memory */
 void hearth_quota_destroy(struct hearth_quota *quota);
-/* Other limits from now on; what has been used stays used. */
+/* Sets other limits; what has been used stays used. */
 void hearth_quota_set(struct hearth_quota *quota, const struct hearth_api_limits *limits);
 
 /* Whether a request may begin at `now_us`, and if not, when it is worth asking again. `runs`: it takes a turn of the

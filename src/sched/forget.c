@@ -37,7 +37,7 @@ int hearth_service_forget(struct hearth_service *service, const struct hearth_se
     return stopping ? HEARTH_ERR_BUSY : HEARTH_OK;
 }
 
-/* What requests that run or wait begin with is kept. */
+/* Begins a forget. What prompts that run or wait begin with is kept. */
 static int begin(struct hearth_service *service, const struct hearth_task_forget *forget) {
     if (forget->tokens.n == 0) {
         return HEARTH_OK;

@@ -100,7 +100,7 @@ static void sleep_locked(struct hearth_service *service) {
     }
 }
 
-/* What other threads left, taken out under the mutex. */
+/* What other threads have left for this one. */
 struct inbox {
     struct hearth_task *tasks;
     struct hearth_note *notes;

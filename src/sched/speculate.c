@@ -88,7 +88,8 @@ static int32_t task_room(const struct hearth_service *service, const struct hear
     return room > 0 ? (int32_t)room : 0;
 }
 
-/* Tokens of a lane that generates which the next batch has to compute: the last one, and what a way back has cost. */
+/* Tokens that the next batch has to compute for a lane that generates: the last one, and those behind a checkpoint that
+ * the lane was cut back to. */
 static int32_t due_tokens(const struct hearth_service *service, int lane) {
     return (int32_t)(service->on_lane[lane]->tokens.n - service->lives[lane].tokens.n);
 }
@@ -135,7 +136,7 @@ static double batch_us(const struct hearth_service *service, const struct decisi
     return us > 0 ? us : least + ahead * hearth_pace_prefill_us(&service->pace);
 }
 
-/* What ways back cost, as expected, for all lanes that compute ahead. */
+/* The expected cost of cutting back all lanes that compute ahead. */
 static double returns_us(const struct hearth_service *service, const struct decision *decision, double token_us) {
     double us = 0;
     for (int i = 0; i < decision->count; i++) {
@@ -180,7 +181,7 @@ static void offers_reset(const struct hearth_service *service, struct decision *
     }
 }
 
-/* Fills `ahead` of the guesses with what promises most. False: that is to compute none of them. */
+/* Fills `ahead` of the guesses with the best numbers. False: it is best to compute none of them. */
 static bool choose(struct hearth_service *service, struct decision *decision, bool cheap) {
     double alone_us = batch_us(service, decision, 0, cheap);
     if (alone_us <= 0) {
@@ -211,7 +212,7 @@ static bool choose(struct hearth_service *service, struct decision *decision, bo
     return any;
 }
 
-/* All there is, one token of each lane after the other. */
+/* Takes as many tokens as fit, one of each lane in turn. */
 static void take_all(struct hearth_service *service, const struct decision *decision) {
     int32_t room = decision->room;
     for (int k = 1; k <= HEARTH_DRAFT_MAX; k++) {
@@ -226,8 +227,8 @@ static void take_all(struct hearth_service *service, const struct decision *deci
     }
 }
 
-/* Rarely, a batch that would pay if tokens ahead cost nothing, and seems not to: so that what is known of its cost is
- * not for ever what it once was. */
+/* Decides what all lanes guess. Now and then guesses are tried that would pay only if they cost nothing, so that what
+ * is known of their cost does not become old. */
 static void decide(struct hearth_service *service, struct decision *decision) {
     if (service->params.speculate == HEARTH_SPECULATE_ON) {
         take_all(service, decision);

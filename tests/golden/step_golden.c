@@ -9,8 +9,8 @@
  *     at 900 cancel A
  *     at 950 C 700 gen 0 warm         requests of other classes: side, background, warm
  *     at 950 E 700 gen 0 idle         a warm one that is computed in idle time
- *     at 960 D 500 gen 9 tenant 7 weight 3   on somebody's account
- *     needs                           the step is told how many tokens those who wait have to compute
+ *     at 960 D 500 gen 9 tenant 7 weight 3   of a tenant
+ *     needs                           the step is told how many tokens waiting requests have to compute
  *     brief                           batches that only decode are not written down
  *     beside 32 alone 256             fewer prefill tokens in a batch
  *     idle 128                        tokens in a batch of idle time
@@ -18,7 +18,7 @@
  *     stays A                         A's state cannot be kept: it is not preempted
  *     cost 100                        preempting and bringing back takes 100 ms, instead of much
  *     loses A 3                       A's state is lost when it is preempted, as it has been three times
- *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
+ *     cells 4000                      a request that does not fit beside the lanes' tokens is held
  *
  * The executor below is the simplest one: nothing is ever reused, prefill and decode cost what the script says.
  * `step_golden --update FILE…` writes the traces anew. */

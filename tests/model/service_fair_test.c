@@ -48,7 +48,7 @@ static int64_t now_us(const struct arena *arena) {
 
 static void deliver(void *user, struct hearth_event *event);
 
-/* A prompt that nobody else has: but for the 200th before it, not even its first token. */
+/* A prompt of its own: only the 200th before it begins with the same token. */
 static void send_next(struct client *client) {
     struct arena *arena = client->arena;
     struct hearth_tokens prompt = {0};
@@ -189,7 +189,7 @@ static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_
     close_arena(&arena);
 }
 
-/* A tenant who comes after a long time has saved nothing up, and owes nothing. */
+/* A tenant that comes back after a long time has saved nothing up, and owes nothing. */
 static void sleeping_saves_nothing(void) {
     struct arena arena;
     open_arena(&arena, 16384, 1, HEARTH_ENGINE_PAGES, 256);
@@ -215,9 +215,9 @@ static void sleeping_saves_nothing(void) {
 
 /* ---- starvation ---- */
 
-/* The most that sched/step.h promises the first of a tenant's: 40 s until nobody can come before it, then those who are
- * (all others here), each with a lane for its prompt and a slice, one after another on each lane; and batches to the
- * end. For the next one the same begins when that one was served. */
+/* The longest wait of a tenant's first request (sched/victim.c): 40 s until no new request can come before it; then the
+ * requests that are before it (here all others), each with a lane for its prompt and a slice, one after another on each
+ * lane; and batches to the end. For the tenant's next request this begins anew when the first one has ended. */
 static double bound_s(int others, uint32_t lanes, double prefill_s) {
     double rank_s = 10 + HEARTH_LEAD_MAX_US / 1e6, turn_s = prefill_s + HEARTH_SLICE_US / 1e6 + 1;
     return rank_s + ((double)others / lanes + 1) * turn_s;
@@ -255,12 +255,12 @@ static void who_loses_state_gets_on(enum hearth_engine_class memory, uint32_t pa
     (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 200, 20);
     play(&arena, (int64_t)600 * SECOND_US);
     double turns = (double)victim->turns;
-    check(turns >= 4, "replies of who loses its state", turns, 4, 1000);
+    check(turns >= 4, "replies of the one that loses its state", turns, 4, 1000);
     close_arena(&arena);
 }
 
-/* A long conversation, whose stored state needs most cells, among short ones that use the lanes without end: when it
- * has lacked cells for long enough those who run end, and then it is its turn. */
+/* A long conversation that needs most cells, among short ones that use the lanes without end: once it has lacked cells
+ * for long enough no other is admitted, so that it gets them when the running ones have ended. */
 static void a_long_conversation_gets_its_cells(enum hearth_engine_class memory) {
     struct arena arena;
     open_arena(&arena, 4096, 6, memory, 256);

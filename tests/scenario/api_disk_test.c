@@ -1,4 +1,4 @@
-/* What the API says of state on disk (receipt, /health, /metrics), and who shares state with whom, over a scripted
+/* What the API says of state on disk (receipt, /health, /metrics), and which keys share state, over a scripted
  * service and a backing tier that has nothing but numbers. */
 #include "base/health.h"
 #include "support/fake_service.h"

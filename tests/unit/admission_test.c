@@ -1,4 +1,4 @@
-/* Who may wait. */
+/* Which requests may wait. */
 #include "sched/admission.h"
 
 #include <setjmp.h> /* cmocka needs these four before it */

@@ -1,5 +1,5 @@
-/* The workers (api/pool.c) and cancel points (base/cancel.h): who is kept waiting by whom, and who is told to end. Jobs
- * wait at gates, so that nothing here depends on how fast a machine is. */
+/* The workers (api/pool.c) and cancel points (base/cancel.h): which jobs wait for which, and which are told to end.
+ * Jobs wait at gates, so that nothing here depends on how fast a machine is. */
 #include "api/job.h"
 #include "base/cancel.h"
 #include "base/health.h"

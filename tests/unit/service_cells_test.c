@@ -40,10 +40,10 @@ static void all_of_a_crowd_are_answered(void **state) {
     }
 }
 
-/* ---- few who do not fit beside each other ---- */
+/* ---- a few that do not fit beside each other ---- */
 
-/* One of a better class came so late that it tags behind: it lacks cells, and takes the other's. Once, and not again
- * for every token of the other's. */
+/* A request of a better class comes so late that its start tag is larger. It lacks cells, and takes those of the other
+ * one: once, and not again for every token of that one. */
 static void two_who_do_not_fit_take_turns_once(void **state) {
     (void)state;
     static const enum hearth_engine_class classes[] = {HEARTH_ENGINE_PAGES, HEARTH_ENGINE_PAGES_SNAPSHOT,

@@ -65,7 +65,7 @@ static void a_lane_is_given_to_who_needs_it_more(void **state) {
         second.prompt = longer.v;
         second.prompt_tokens = 700;
         second_goes_first(of, &first, &second, 20, 0);
-        /* A slice: the first has 20 s, at two tokens a second, when somebody has waited for long. */
+        /* A slice: the first has 20 s, at two tokens a second, when the second has waited for long. */
         first = request_for(&brief, 100);
         second = request_for(&brief, 3);
         second.prompt = longer.v;
@@ -116,7 +116,7 @@ static void the_parked_sequence_is_given_on(void **state) {
             check_reply(&stage, &prompts[i], &gates[i].reply);
         }
         check_reply(&stage, &prompts[2], &last);
-        /* What the first had computed is there for its next turn, or for who asks again. */
+        /* What the first had computed is there for its next turn, or when its client asks again. */
         struct hearth_tokens next = {0};
         assert_true(hearth_tokens_assign(&next, prompts[0].v, prompts[0].n));
         assert_true(hearth_tokens_append(&next, gates[0].reply.tokens.v, gates[0].reply.tokens.n));
@@ -270,7 +270,7 @@ static void no_more_wait_than_may(void **state) {
     assert_in_range(retry_after_s, 1, 60);
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
     assert_non_null(strstr(msg.text, "2 requests"));
-    warm.priority = HEARTH_CLASS_PREFETCH; /* one that nobody waits for is not counted */
+    warm.priority = HEARTH_CLASS_PREFETCH; /* a prefetch is not counted */
     (void)launch(&stage, &warm, &prefetched);
     request.joins = true; /* one more choice of what waits already */
     (void)launch(&stage, &request, &joined);
