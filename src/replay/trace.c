@@ -101,13 +101,17 @@ struct hearth_trace_request *hearth_trace_add(struct hearth_trace *trace, int64_
     return request;
 }
 
-/* Adds the next block of the newest request. */
-static bool add_block(struct reader *r, const struct head *head, uint64_t space, uint32_t name) {
-    int32_t at = r->trace->requests[r->trace->count - 1].blocks;
-    if (head && at < head->blocks && head->names[at] == name) {
-        return add_run(r->trace, at < head->tool_blocks ? head->tool_space : head->space, (uint32_t)at, 1);
+/* Adds the next blocks of the newest request: those of the head one by one. */
+static bool add_blocks(struct reader *r, const struct head *head, uint64_t space, uint32_t name, uint32_t count) {
+    bool ok = true;
+    for (int32_t at; ok && count > 0 && head && (at = r->trace->requests[r->trace->count - 1].blocks) < head->blocks;) {
+        const bool heads = head->names[at] == name;
+        const uint64_t its_space = !heads ? space : at < head->tool_blocks ? head->tool_space : head->space;
+        ok = add_run(r->trace, its_space, heads ? (uint32_t)at : name, 1);
+        name++;
+        count--;
     }
-    return add_run(r->trace, space, name, 1);
+    return ok && (count == 0 || add_run(r->trace, space, name, count));
 }
 
 /* An inclusive range of names. False: it is none. */
@@ -127,10 +131,8 @@ static bool add_ranges(struct reader *r, const struct head *head, uint64_t space
             (last - first >= BLOCKS_MAX - r->trace->requests[r->trace->count - 1].blocks && !refuse(r))) {
             return false;
         }
-        for (json_int_t name = first; name <= last; name++) {
-            if (!add_block(r, head, space, (uint32_t)name)) {
-                return false;
-            }
+        if (first <= last && !add_blocks(r, head, space, (uint32_t)first, (uint32_t)(last - first + 1))) {
+            return false;
         }
     }
     return true;
