@@ -33,6 +33,7 @@ struct restore {
     struct reading asked;                 /* when the tier was first asked for something */
     struct reading since, until;          /* between these the tier was busy: its speed is measured there */
     bool all_here;                        /* nothing is left to read */
+    size_t here;                          /* of the path's pages, these first ones are in RAM, or not needed */
     bool waits_remote;                    /* the item waited for last is in a store that boxes share */
     struct hearth_page *bad_page;         /* what to drop after a failure */
     struct hearth_snapshot *bad_snapshot; /* likewise */
@@ -76,10 +77,17 @@ static void note_came(struct restore *r) {
  * read before it and has not been imported. */
 static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
+    const struct hearth_path *path = &r->plan->path;
     size_t quarter = cache->pages.budget_bytes / 4;
     if (cache->backing && !r->all_here) {
-        r->all_here = hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->pieces,
-                                          r->plan->piece_count, quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES) == 0;
+        while (r->here < path->n && (hearth_path_end(path, r->here) <= from ||
+                                     !hearth_copy_lacks_blob(cache, &path->pages[r->here]->item))) {
+            r->here++;
+        }
+        const int32_t here = r->here > 0 ? hearth_path_end(path, r->here - 1) : 0;
+        from = here > from ? here : from;
+        r->all_here = hearth_copies_fetch(cache, path, from, r->plan->resume, r->plan->pieces, r->plan->piece_count,
+                                          quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES) == 0;
     }
     if (cache->backing && !r->all_here) {
         note_asked(r);
