@@ -39,6 +39,7 @@ static void describe(const struct hearth_cache *cache, const struct hearth_page 
 static void put(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_record *record,
                 struct hearth_blob *blob, const struct hearth_digest *replaces) {
     record->name = hearth_record_name(record);
+    record->owner = cache->shares.owners[item->owner].id;
     size_t before = hearth_cache_item_bytes(item);
     if (blob) {
         (void)hearth_blob_data(blob, &record->state_bytes);

@@ -109,7 +109,7 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, co
         free(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
     }
-    if (!hearth_shares_init(&cache->shares, params->share)) {
+    if (!hearth_shares_init(&cache->shares, params->share, HEARTH_SHARE_RAM_US)) {
         hearth_cache_destroy(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
     }

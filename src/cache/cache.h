@@ -172,7 +172,7 @@ void hearth_cache_shortfall(const struct hearth_cache *cache, const struct heart
                             const struct hearth_cache_prompt *prompt, struct hearth_shortfall *missing);
 
 /* A request comes for state of this salt, which is of this owner: an API key, say, with one or several salts. Owners
- * share RAM (cache/share.h); what was never owned has the owner 0. */
+ * share RAM (tier/share.h); what was never owned has the owner 0. */
 void hearth_cache_own(struct hearth_cache *cache, struct hearth_digest salt, uint64_t owner);
 
 /* ---- keeping and forgetting ---- */

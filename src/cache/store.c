@@ -556,7 +556,7 @@ static bool may_take(const struct hearth_cache *cache, const struct hearth_cache
 }
 
 /* The first victim that is worth the least, of all talks or, where there are very many, of some. What is due to the
- * owner that room is made for goes before what is not (cache/share.h). NULL: it may have nothing of all this. */
+ * owner that room is made for goes before what is not (tier/share.h). NULL: it may have nothing of all this. */
 static struct hearth_cache_item *choose(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);

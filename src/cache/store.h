@@ -6,8 +6,8 @@
 #include "cache/heads.h"
 #include "cache/learnt.h"
 #include "cache/returns.h"
-#include "cache/share.h"
 #include "cache/tree.h"
+#include "tier/share.h"
 
 /* Bytes and victims of one kind of item. */
 struct hearth_cache_pool {

@@ -68,7 +68,7 @@ struct hearth_cache_item {
     int64_t used_us;          /* when it was used last, or stored */
     uint32_t talk;            /* that used it last (cache/returns.h) */
     uint32_t pins;            /* users that need it now: a restore, a capture */
-    uint16_t owner;           /* that of its root (cache/share.h) */
+    uint16_t owner;           /* that of its root (tier/share.h) */
     bool is_snapshot;         /* what it is a member of */
     bool fetched;             /* the blob was read from the copy and has not been used since */
     bool fetched_remote;      /* and that from a store that boxes share */

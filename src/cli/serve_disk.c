@@ -83,6 +83,7 @@ static int create_backing(const struct hearth_options *options, const struct hea
         .page_tokens = (int32_t)options->page_tokens,
         .about = about,
         .budget_bytes = options->kv_disk < 0 ? 0 : (uint64_t)options->kv_disk << 20,
+        .share = (double)options->cache_share / 100,
         .item_bytes = item_bytes(caps, (size_t)options->page_tokens),
         .key_file = options->kv_key,
         .queue_bytes = queue_bytes(cache_bytes),

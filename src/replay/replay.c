@@ -296,6 +296,7 @@ static struct hearth_backing *open_disk(struct replay *r) {
                                                  .network_bytes_per_s = INFINITY,
                                                  .latency_us = DISK_LATENCY_US,
                                                  .bytes = params->disk_bytes,
+                                                 .share = params->share,
                                                  .queue_bytes =
                                                      quarter > DISK_QUEUE_BYTES ? quarter : DISK_QUEUE_BYTES};
     r->disk = params->disk_bytes > 0 ? hearth_sim_store_create(&disk, 1) : NULL;

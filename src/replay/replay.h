@@ -21,7 +21,7 @@ struct hearth_replay_params {
     int32_t page_tokens;       /* 0: 256 */
     uint64_t disk_bytes;       /* 0: there is none */
     double disk_read_bytes_per_s, disk_write_bytes_per_s;
-    double share;   /* of RAM one key may hold while others want it; 0: any */
+    double share;   /* of RAM, and of the disk, one key may hold while others want it; 0: any */
     uint32_t lanes; /* that keep the state of their last prompt, one request after the other; 0: none does */
     const struct hearth_policy *policy;
 };

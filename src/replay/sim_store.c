@@ -28,6 +28,7 @@ struct store_item {
     struct hearth_lru_entry entry; /* first; its key is the name */
     struct hearth_link at;         /* its key is the base */
     struct hearth_record *record;
+    uint16_t owner;   /* of store->shares */
     bool gone;        /* a ghost */
     int64_t ready_us; /* when it has been written */
     uint64_t known[HEARTH_SIM_STORE_BOXES_MAX / 64];
@@ -63,6 +64,7 @@ struct hearth_sim_store {
     struct hearth_wire in, out;
     struct hearth_lru items, ghosts; /* a ghost counts as one byte */
     struct hearth_table items_at;    /* of both, by base */
+    struct hearth_shares shares;     /* of what is in `items` */
     struct hearth_sim_store_figures figures;
     uint64_t event_number, ticket;
     bool away;
@@ -181,6 +183,7 @@ static void disclose(struct hearth_sim_store *store, struct store_item *item, in
 
 /* An item, which is in neither list any more, is gone from the store. */
 static void lose_item(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
+    hearth_share_count(&store->shares, item->owner, item->entry.bytes, 0);
     item->gone = true;
     item->entry.bytes = 1;
     if (store->params.disk || !is_known(item) || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
@@ -224,14 +227,44 @@ static struct store_item *add_item(struct hearth_sim_store *store, const struct 
         destroy_item(store, item);
         return NULL;
     }
+    item->owner = hearth_share_find(&store->shares, record->owner);
+    hearth_share_count(&store->shares, item->owner, 0, bytes);
     return item;
 }
 
+/* Of a store that owners share: some more than is needed, as a disk does (tier/disk_budget.c). */
+static void evict_shared(struct hearth_sim_store *store, size_t most, int64_t now_us) {
+    for (int pass = 0; pass < HEARTH_SHARE_PASSES; pass++) {
+        struct hearth_lru_entry *entry = store->items.oldest;
+        for (struct hearth_lru_entry *newer; entry && store->items.bytes > most; entry = newer) {
+            struct store_item *item = (struct store_item *)entry;
+            newer = entry->newer;
+            if (hearth_share_gives(&store->shares, item->owner, pass)) {
+                hearth_lru_remove(&store->items, entry);
+                store->figures.evicted++;
+                lose_item(store, item, now_us);
+            }
+        }
+    }
+}
+
 static void evict(struct hearth_sim_store *store, int64_t now_us) {
+    if (store->shares.part < 1 && store->items.bytes > store->items.budget_bytes) {
+        const size_t most = store->items.budget_bytes - store->items.budget_bytes / 16;
+        hearth_share_divide(&store->shares, most, now_us);
+        if (store->shares.wanting > 1) {
+            evict_shared(store, most, now_us);
+        }
+    }
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&store->items)) != NULL;) {
         store->figures.evicted++;
         lose_item(store, (struct store_item *)oldest, now_us);
     }
+}
+
+static void use(struct hearth_sim_store *store, struct store_item *item, int64_t now_us) {
+    hearth_lru_touch(&store->items, &item->entry);
+    hearth_share_used(&store->shares, item->owner, now_us);
 }
 
 static size_t bytes_of(const struct hearth_record *record) {
@@ -278,7 +311,6 @@ static bool store_put(struct hearth_backing *backing, const struct hearth_record
     }
     if (item) {
         store->figures.deduplicated++;
-        hearth_lru_touch(&store->items, &item->entry);
     } else {
         item = HEARTH_BUF_ROOM(box->writes, box->write_count, box->write_cap) ? add_item(store, record, bytes) : NULL;
         if (!item) {
@@ -290,6 +322,7 @@ static bool store_put(struct hearth_backing *backing, const struct hearth_record
         box->queued_bytes += bytes;
         store->figures.written_bytes += bytes;
     }
+    use(store, item, now_us);
     know(item, number_of(box));
     tell(box, written_us,
          (struct hearth_backing_event){
@@ -314,7 +347,7 @@ static bool store_get(struct hearth_backing *backing, struct hearth_digest name)
         event.bytes.len = item->record->state_bytes; /* hollow */
         at_us = transfer(box, &box->in_free_us, &store->out, bytes);
         store->figures.read_bytes += bytes;
-        hearth_lru_touch(&store->items, &item->entry);
+        use(store, item, *box->now_us);
         know(item, number_of(box));
     } else {
         struct store_item *ghost = store->away ? NULL : find_in(&store->ghosts, name);
@@ -373,10 +406,11 @@ static void store_touch(struct hearth_backing *backing, const struct hearth_back
 /* The end of a path goes before its beginning. */
 static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
     struct hearth_sim_store *store = box_of(backing)->store;
+    const int64_t now_us = *box_of(backing)->now_us;
     for (size_t i = n; i-- > 0;) {
         struct store_item *item = find(store, touches[i].name);
         if (item) {
-            hearth_lru_touch(&store->items, &item->entry);
+            use(store, item, now_us);
         }
     }
 }
@@ -444,7 +478,8 @@ struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_p
     }
     const double write_bytes_per_s =
         params->write_bytes_per_s > 0 ? params->write_bytes_per_s : params->store_bytes_per_s;
-    if (!hearth_wire_init(&store->in, write_bytes_per_s / 1e6) ||
+    if (!hearth_shares_init(&store->shares, params->share, HEARTH_SHARE_DISK_US) ||
+        !hearth_wire_init(&store->in, write_bytes_per_s / 1e6) ||
         !hearth_wire_init(&store->out, params->store_bytes_per_s / 1e6)) {
         hearth_sim_store_destroy(store);
         return NULL;
@@ -522,6 +557,7 @@ void hearth_sim_store_destroy(struct hearth_sim_store *store) {
         hearth_lru_remove(&store->ghosts, entry);
         destroy_item(store, (struct store_item *)entry);
     }
+    hearth_shares_finish(&store->shares);
     hearth_lru_finish(&store->items);
     hearth_lru_finish(&store->ghosts);
     hearth_table_finish(&store->items_at);

@@ -11,6 +11,7 @@
 
 #include "replay/wire.h"
 #include "tier/backing.h"
+#include "tier/share.h"
 
 #define HEARTH_SIM_STORE_BOXES_MAX 128
 
@@ -21,6 +22,7 @@ struct hearth_sim_store_params {
     double network_bytes_per_s; /* of a box, in each direction */
     int64_t latency_us;         /* a round trip */
     uint64_t bytes;             /* that the store may hold */
+    double share;               /* of these, one owner may hold while others want room (tier/share.h); 0: any */
     uint64_t queue_bytes;       /* of a box, that may wait to be written */
 };
 

@@ -13,8 +13,8 @@
  *
  * The directory is the index: there is nothing else to repair or to go stale. A file is complete and synced before it
  * gets its name, and never changes after. Its modification time says when it was last used (see hearth_file_stamp), so
- * that any process can evict in a sensible order without reading files. How often it was used is an extended attribute
- * ("user.hearth.hits"), where the file system has them.
+ * that any process can evict in a sensible order without reading files. How often it was used, and whose state it is,
+ * are extended attributes ("user.hearth.hits", "user.hearth.owner"), where the file system has them.
  *
  * Threads: any; each call stands for itself. All system calls on state files are made here and in tier/disk_io.c. */
 #ifndef HEARTH_TIER_DIRECTORY_H
@@ -86,6 +86,10 @@ struct hearth_file_draft {
 };
 int hearth_file_create(struct hearth_directory *directory, struct hearth_model_id model,
                        struct hearth_file_draft *draft);
+/* Notes whose state it is going to hold; 0: it is not known. */
+void hearth_file_own(const struct hearth_file_draft *draft, uint64_t owner);
+/* What was noted; 0: nothing, or it cannot be read. */
+uint64_t hearth_file_owner(struct hearth_directory *directory, const struct hearth_file_id *id);
 /* Gives the file its stamp and its name; it is written and synced (by the caller), and closed here. Making the name
  * outlast a power cut takes hearth_file_sync_shard(). On failure the draft is gone. Errors: IO. */
 int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_draft *draft,
@@ -114,6 +118,7 @@ int hearth_file_touch(struct hearth_directory *directory, const struct hearth_fi
 
 struct hearth_gc {
     uint64_t budget_bytes, need_bytes; /* afterwards at most budget - need bytes are left */
+    double share;                      /* of these, one owner may hold while others want room (tier/share.h); 0: any */
     /* Called for each file that is removed; may be NULL. */
     void (*removed)(void *user, const struct hearth_file *file);
     /* Called now and then: files seen, files in all (0: not known yet); may be NULL. */
@@ -122,7 +127,8 @@ struct hearth_gc {
     uint64_t files, bytes;                 /* out: what is left */
     uint64_t removed_files, removed_bytes; /* out */
 };
-/* Removes the files that were unused for longest, of all models, until the budget is kept; also what dead processes
+/* Removes the files that were unused for longest, of all models and as far as shares allow, until the budget is kept;
+ * also what dead processes
  * left in tmp/, and models' directories that are empty. One process at a time: others wait for the lock. A dead
  * process holds nothing. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);

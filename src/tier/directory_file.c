@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define HITS_NAME "user.hearth.hits"
+#define OWNER_NAME "user.hearth.owner"
 #define BAD_ITEMS_MAX 64
 #define BAD_BYTES_MAX (1024 * (uint64_t)1048576)
 #define SUPERSEDED_US (86400 * INT64_C(1000000))
@@ -79,16 +80,31 @@ int hearth_file_open(struct hearth_directory *directory, const struct hearth_fil
     return open_plain(directory, hearth_directory_file_path(id).text, fd, &st);
 }
 
-/* 0 where there is none, or the file system has no such attributes. */
-static uint32_t read_hits(int fd) {
-    char text[16];
-    const ssize_t n = fgetxattr(fd, HITS_NAME, text, sizeof text - 1);
+/* A number that was noted; 0 where there is none, or the file system has no such attributes. */
+static uint64_t read_number(int fd, const char *name) {
+    char text[24];
+    const ssize_t n = fgetxattr(fd, name, text, sizeof text - 1);
     if (n <= 0) {
         return 0;
     }
     text[n] = '\0';
-    const unsigned long long value = strtoull(text, NULL, 10);
+    return strtoull(text, NULL, 10);
+}
+
+static uint32_t read_hits(int fd) {
+    const uint64_t value = read_number(fd, HITS_NAME);
     return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+}
+
+uint64_t hearth_file_owner(struct hearth_directory *directory, const struct hearth_file_id *id) {
+    int fd;
+    struct stat st;
+    if (open_plain(directory, hearth_directory_file_path(id).text, &fd, &st) != HEARTH_OK) {
+        return 0;
+    }
+    const uint64_t owner = read_number(fd, OWNER_NAME);
+    (void)close(fd);
+    return owner;
 }
 
 int hearth_file_stat(struct hearth_directory *directory, const struct hearth_file_id *id, struct hearth_file *file,
@@ -280,6 +296,14 @@ int hearth_file_create(struct hearth_directory *directory, struct hearth_model_i
     }
     errno = EEXIST;
     return HEARTH_ERR_IO;
+}
+
+void hearth_file_own(const struct hearth_file_draft *draft, uint64_t owner) {
+    char text[24];
+    const int n = snprintf(text, sizeof text, "%" PRIu64, owner);
+    if (owner != 0) {
+        (void)fsetxattr(draft->fd, OWNER_NAME, text, (size_t)n, 0); /* without it the file counts as no one's */
+    }
 }
 
 void hearth_file_discard(struct hearth_directory *directory, struct hearth_file_draft *draft) {

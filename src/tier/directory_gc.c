@@ -2,13 +2,17 @@
  *
  * One process at a time, by a lock on DIR/lock that the kernel takes from a process that dies. It sees the directory as
  * it is: a walk over all models (about a microsecond per file when the kernel has the names), then the oldest stamps
- * go. A file that was used since the walk is spared, and one that another process removed meanwhile is not
- * counted.
+ * go, of owners that hold more than their share first (tier/share.h). An owner wants its state as long as the newest
+ * stamp of its files is young. Whose a file is it says itself; files that do not are of one owner together. A file that
+ * was used since the walk is spared, and one that another process removed meanwhile is not counted.
  *
  * What else goes: drafts with writers that are gone (their locks are free), and the directories of models that hold
  * nothing and are held by no server. A server holds a shared lock on its model's directory; here the exclusive one is
  * asked for without waiting. A directory with anything in it that is not hearth's, such as transcripts, stays. */
 #include "tier/directory_internal.h"
+
+#include "base/clock.h"
+#include "tier/share.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +30,9 @@ struct gc_candidate {
     int64_t stamp_us;
     uint64_t bytes;
     uint32_t model; /* index */
-    uint32_t kind;
+    uint8_t kind;
+    bool gone;
+    uint16_t owner; /* of the sweep's shares */
 };
 
 struct sweep {
@@ -36,6 +42,7 @@ struct sweep {
     size_t model_n, model_cap;
     struct gc_candidate *files;
     size_t n, cap;
+    struct hearth_shares shares;
     bool nomem;
     int error; /* errno of the last removal that failed */
 };
@@ -62,7 +69,7 @@ static bool add_file(void *user, const struct hearth_file *file) {
                                                      .stamp_us = file->stamp_us,
                                                      .bytes = file->bytes,
                                                      .model = (uint32_t)(sweep->model_n - 1),
-                                                     .kind = (uint32_t)file->id.kind};
+                                                     .kind = (uint8_t)file->id.kind};
     sweep->gc->bytes += file->bytes;
     if (sweep->gc->progress && sweep->n % PROGRESS_FILES == 0) {
         sweep->gc->progress(sweep->gc->user, sweep->n, 0);
@@ -157,16 +164,32 @@ static int oldest_first(const void *a, const void *b) {
     return x->stamp_us < y->stamp_us ? -1 : x->stamp_us > y->stamp_us;
 }
 
+static struct hearth_file_id id_of(const struct sweep *sweep, const struct gc_candidate *file) {
+    return (struct hearth_file_id){
+        .model = sweep->models[file->model], .name = file->name, .kind = (enum hearth_record_kind)file->kind};
+}
+
+/* Finds out whose each file is, and divides what may be left among them. False: out of memory. */
+static bool share_out(struct sweep *sweep, uint64_t most) {
+    struct hearth_shares *shares = &sweep->shares;
+    if (!hearth_shares_init(shares, sweep->gc->share, HEARTH_SHARE_DISK_US)) {
+        return false;
+    }
+    for (size_t i = 0; shares->part < 1 && i < sweep->n; i++) {
+        struct gc_candidate *file = &sweep->files[i];
+        const struct hearth_file_id id = id_of(sweep, file);
+        file->owner = hearth_share_find(shares, hearth_file_owner(sweep->directory, &id));
+        hearth_share_used(shares, file->owner, file->stamp_us);
+        hearth_share_count(shares, file->owner, 0, file->bytes);
+    }
+    hearth_share_divide(shares, most, hearth_clock_unix_us());
+    return true;
+}
+
 /* Removes one file. What is no longer there counts as gone, not as removed. */
-static void evict(struct sweep *sweep, const struct gc_candidate *victim) {
+static void evict(struct sweep *sweep, struct gc_candidate *victim) {
     struct hearth_gc *gc = sweep->gc;
-    const struct hearth_file file = {
-        .id = {.model = sweep->models[victim->model],
-               .name = victim->name,
-               .kind = (enum hearth_record_kind)victim->kind},
-        .bytes = victim->bytes,
-        .stamp_us = victim->stamp_us,
-    };
+    const struct hearth_file file = {.id = id_of(sweep, victim), .bytes = victim->bytes, .stamp_us = victim->stamp_us};
     struct stat st;
     const struct hearth_directory_path path = hearth_directory_file_path(&file.id);
     const int rc = fstatat(sweep->directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW);
@@ -184,6 +207,10 @@ static void evict(struct sweep *sweep, const struct gc_candidate *victim) {
     }
     gc->files--;
     gc->bytes -= victim->bytes;
+    if (sweep->shares.part < 1) {
+        hearth_share_count(&sweep->shares, victim->owner, victim->bytes, 0);
+    }
+    victim->gone = true;
     if (err == HEARTH_OK) {
         gc->removed_files++;
         gc->removed_bytes += victim->bytes;
@@ -202,9 +229,17 @@ static int sweep_files(struct sweep *sweep) {
     }
     if (gc->bytes > most) {
         qsort(sweep->files, sweep->n, sizeof *sweep->files, oldest_first);
+        if (!share_out(sweep, most)) {
+            return HEARTH_ERR_NOMEM;
+        }
     }
-    for (size_t i = 0; i < sweep->n && gc->bytes > most; i++) {
-        evict(sweep, &sweep->files[i]);
+    const int first = sweep->shares.part < 1 ? 0 : HEARTH_SHARE_PASSES - 1;
+    for (int pass = first; pass < HEARTH_SHARE_PASSES && gc->bytes > most; pass++) {
+        for (size_t i = 0; i < sweep->n && gc->bytes > most; i++) {
+            if (!sweep->files[i].gone && hearth_share_gives(&sweep->shares, sweep->files[i].owner, pass)) {
+                evict(sweep, &sweep->files[i]);
+            }
+        }
     }
     return sweep->error != 0 && gc->bytes > most ? HEARTH_ERR_IO : HEARTH_OK;
 }
@@ -251,6 +286,7 @@ int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc
     free(models.models);
     free(sweep.models);
     free(sweep.files);
+    hearth_shares_finish(&sweep.shares);
     (void)close(lock);
     errno = sweep.error != 0 ? sweep.error : EIO;
     return err;

@@ -12,6 +12,8 @@ struct hearth_disk_params {
     uint64_t budget_bytes;            /* of `dir` as a whole, all models and processes; 0: a fifth of what is free and
                                          of what hearth has there */
     uint64_t item_bytes;              /* what a whole page or a snapshot takes, for a warning; 0: not known */
+    double share;                     /* of that, one owner of state may hold while others want room (tier/share.h);
+                                         0 or 1: any */
     uint64_t queue_bytes;             /* most that waits to be written; 0: 512 MiB */
     const char *key_file;             /* NULL: not encrypted */
     bool compress;                    /* zstd */

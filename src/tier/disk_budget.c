@@ -3,7 +3,7 @@
  * The estimate of the directory's size is this process's own, and every eviction corrects it, because it counts what
  * is there. An eviction runs when the estimate comes near the budget, and after every sixteenth of the budget that
  * this process has written, since other processes may have written as much. It frees a little more than is needed,
- * so that it does not run for every file. */
+ * so that it does not run for every file. Whose files go is a matter of shares (tier/share.h). */
 #include "tier/disk_engine.h"
 
 #include "base/clock.h"
@@ -64,7 +64,7 @@ static void evict(struct disk *disk) {
     disk->gc_need = 0;
     disk->published = 0;
     const uint64_t want = need > disk->stats.queued_bytes ? need : disk->stats.queued_bytes;
-    struct hearth_gc gc = {.budget_bytes = budget, .removed = removed, .user = disk};
+    struct hearth_gc gc = {.budget_bytes = budget, .share = disk->params.share, .removed = removed, .user = disk};
     gc.need_bytes = want < budget / 4 ? want : need < budget ? need : budget;
     gc.need_bytes += budget / 16;
     hearth_disk_unlock(disk);

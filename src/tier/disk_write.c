@@ -168,6 +168,12 @@ static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
     return verdict == DISK_GOOD ? DISK_THERE : verdict == DISK_ALIEN ? DISK_REFUSED : DISK_OPEN;
 }
 
+/* Whose file it is, told apart and not said. */
+static uint64_t owner_of(const struct disk *disk, const struct hearth_record *record) {
+    const struct hearth_digest hidden = hearth_digest_chain(disk->base.key, &record->owner, sizeof record->owner);
+    return record->owner != 0 ? hidden.lo | 1 : 0;
+}
+
 /* Makes the bytes and the draft. */
 static void prepare(struct disk *disk, struct write_batch *batch, struct disk_job *job) {
     const struct hearth_format_params format = {
@@ -194,6 +200,7 @@ static void prepare(struct disk *disk, struct write_batch *batch, struct disk_jo
     if (hearth_file_create(hearth_disk_directory(disk), disk->model, &job->draft) != HEARTH_OK) {
         job_failed(batch, job, "make files in", errno);
     } else {
+        hearth_file_own(&job->draft, owner_of(disk, job->record));
         job->direct = job->file_bytes >= DIRECT_MIN && hearth_io_direct(job->draft.fd, true);
     }
 }

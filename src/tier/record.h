@@ -36,6 +36,7 @@ struct hearth_record {
     int32_t base_pos, p0, p1;   /* base_pos <= p0 <= p1, p1 - base_pos <= page_tokens; a block is never crossed */
     hearth_token *tokens;       /* [base_pos, p1) */
     size_t state_bytes;         /* as the engine exported it; 0: an item that is nothing but its tokens */
+    uint64_t owner;             /* whose state it is (tier/share.h); 0: not known. Not part of the name */
     struct hearth_digest cover; /* the item with the state before p0 in this block; zero: none is known. For tiers that
                                    look for what an item stands on; not stored in it */
     char text[HEARTH_RECORD_TEXT_BYTES]; /* first words of [p0, p1): UTF-8, NUL-terminated; for people */

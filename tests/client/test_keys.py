@@ -1,5 +1,6 @@
 """Keys: scopes, owners, limits, and what one key can learn of another."""
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 
 import lazy
 from conftest import sdk, serve, servers
+from ondisk import wait_until
 
 anthropic = lazy.module("anthropic")
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -410,3 +412,33 @@ def test_deletions_are_logged(tmp_path):
                      f"deleted conversation={conversation.id} turns=0 key=ada"):
             assert log.count(line) == 1, line
         assert log.count(" deleted ") == 3
+
+
+def test_a_key_keeps_its_share_of_the_disk(tmp_path):
+    """A key that floods the disk pushes out state of its own and none of another key's, across restarts, too."""
+    try:
+        os.setxattr(tmp_path, "user.hearth.test", b"1")
+    except OSError:
+        pytest.skip(f"{tmp_path} has no extended attributes, which say whose a file is")
+
+    @contextlib.contextmanager
+    def served():
+        flags = ["--sim-speed", "100", "--kv-dir", str(tmp_path / "kv"), "--kv-disk", "1", "--kv-min-tokens", "0"]
+        with keyed(tmp_path, "quiet-key", "loud-key", "root scope=admin", flags=flags) as server:
+            wait_until(lambda: ask(server, "root", "GET", "/health").json()["disk"]["state"] != "scanning",
+                       "the directory has been looked at")
+            yield server
+
+    def cached(server, key, about):
+        words = f"{about}: " + "which page was torn out? " * 120
+        usage = chat(server, key, messages=[{"role": "user", "content": words}]).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
+
+    with served() as server:
+        assert cached(server, "quiet-key", "mill") < 0.1
+    with served() as server:
+        for i in range(20):
+            cached(server, "loud-key", i)
+    with served() as server:
+        assert cached(server, "quiet-key", "mill") > 0.9
+        assert cached(server, "loud-key", 0) < 0.5  # its first page has the tokens that all of them begin with

@@ -474,7 +474,7 @@ static void an_owner_is_remembered_for_ten_minutes(void **state) {
     (void)state;
     const int64_t minute = 60000000;
     struct hearth_shares shares;
-    assert_true(hearth_shares_init(&shares, 0.6));
+    assert_true(hearth_shares_init(&shares, 0.6, HEARTH_SHARE_RAM_US));
     const uint16_t quiet = hearth_share_find(&shares, 1), asks = hearth_share_find(&shares, 2);
     hearth_share_count(&shares, quiet, 0, 100);
     hearth_share_ask(&shares, quiet, 1000, minute);

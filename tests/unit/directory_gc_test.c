@@ -1,6 +1,9 @@
 /* The state directory with others at it: drafts and their locks, the budget, several processes at once. */
 #include "directory_stage.h"
 
+#include "base/clock.h"
+#include "tier/share.h"
+
 /* ---- drafts ---- */
 
 static void leaves_a_draft(void) {
@@ -115,6 +118,91 @@ static void oldest_go_first(void **state) {
     assert_true(gc.files == 0 && gc.bytes == 0);
     assert_true(there(at("%s/notes.txt", stranger)));
     hearth_directory_close(directory);
+}
+
+/* Files of an owner, one block each: the first one used at `first_us`, each a second after the one before. */
+static void publish_of(struct hearth_directory *directory, uint64_t owner, uint64_t n, int64_t first_us) {
+    for (uint64_t i = 0; i < n; i++) {
+        const struct hearth_file_id id = item(1, owner * 1000 + i);
+        const struct timespec stamp = hearth_file_stamp(first_us + (int64_t)i * 1000000, 0, false);
+        struct hearth_file_draft draft;
+        assert_int_equal(hearth_file_create(directory, id.model, &draft), HEARTH_OK);
+        hearth_file_own(&draft, owner);
+        assert_int_equal(ftruncate(draft.fd, 4096), 0);
+        assert_int_equal(hearth_file_publish(directory, &draft, &id, &stamp), HEARTH_OK);
+    }
+}
+
+/* How many of these are left. */
+static int left_of(uint64_t owner, uint64_t n) {
+    int left = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const struct hearth_file_id id = item(1, owner * 1000 + i);
+        left += there(file_path(&id));
+    }
+    return left;
+}
+
+/* A quiet owner's files, the oldest ones, a flood of another one's, and a budget for so many of them. */
+static void flood(double share, int64_t quiet_us, uint64_t files, int left[2]) {
+    struct hearth_directory *directory = open_root();
+    const int64_t now_us = hearth_clock_unix_us();
+    publish_of(directory, 1, 10, quiet_us);
+    publish_of(directory, 2, 40, now_us - INT64_C(3600000000));
+    struct hearth_gc gc = {.budget_bytes = files * 4096, .share = share};
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_true(gc.files == files && gc.removed_files == 50 - files && gc.bytes == files * 4096);
+    left[0] = left_of(1, 10);
+    left[1] = left_of(2, 40);
+    gc.budget_bytes = 0;
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_int_equal(gc.files, 0);
+    hearth_directory_close(directory);
+}
+
+static void an_owner_keeps_its_share(void **state) {
+    (void)state;
+    const int64_t day_us = INT64_C(86400000000), now_us = hearth_clock_unix_us();
+    struct hearth_directory *directory = open_root();
+    const struct hearth_file_id id = item(1, 1000);
+    publish_of(directory, 1, 1, T0);
+    const bool known = hearth_file_owner(directory, &id) == 1;
+    assert_int_equal(hearth_file_remove(directory, &id), HEARTH_OK);
+    hearth_directory_close(directory);
+    if (!known) {
+        print_message("/tmp has no extended attributes: nothing says whose a file is\n");
+        skip();
+    }
+    int left[2];
+    flood(0, now_us - day_us, 20, left);
+    assert_true(left[0] == 0 && left[1] == 20);
+    flood(0.75, now_us - day_us, 20, left); /* its share are ten files */
+    assert_true(left[0] == 10 && left[1] == 10);
+    flood(0.75, now_us - day_us, 12, left); /* six, and what is older of its own goes for them */
+    assert_true(left[0] == 6 && left[1] == 6);
+    flood(0.75, now_us - 8 * day_us, 20, left); /* it has not come for a week */
+    assert_true(left[0] == 0 && left[1] == 20);
+}
+
+/* Room for all comes from the owner that holds more than it may, then from those above their share, then from any. */
+static void room_is_made_in_passes(void **state) {
+    (void)state;
+    const size_t held[] = {80, 25, 5, 5, 5};
+    const int first[] = {0, 1, 2, 2, 2}; /* the pass in which each gives */
+    struct hearth_shares shares;
+    assert_true(hearth_shares_init(&shares, 0.75, HEARTH_SHARE_DISK_US));
+    for (uint16_t i = 0; i < 5; i++) {
+        assert_int_equal(hearth_share_find(&shares, i), i);
+        hearth_share_used(&shares, i, T0);
+        hearth_share_count(&shares, i, 0, held[i]);
+    }
+    hearth_share_divide(&shares, 100, T0);
+    for (uint16_t i = 0; i < 5; i++) {
+        for (int pass = 0; pass < HEARTH_SHARE_PASSES; pass++) {
+            assert_int_equal(hearth_share_gives(&shares, i, pass), pass >= first[i]);
+        }
+    }
+    hearth_shares_finish(&shares);
 }
 
 static void empty_models_go_unless_used(void **state) {
@@ -270,6 +358,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(drafts_of_the_dead_go),
         TEST(oldest_go_first),
+        TEST(an_owner_keeps_its_share),
+        TEST(room_is_made_in_passes),
         TEST(empty_models_go_unless_used),
         TEST(a_model_goes_with_everything_unless_used),
         TEST(processes_do_not_disturb_each_other),

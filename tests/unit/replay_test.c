@@ -370,8 +370,9 @@ static void make_keys(uint32_t loud, struct hearth_trace *trace) {
     }
 }
 
-/* Tokens that each key computes, with room for 24 conversations. */
-static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, uint64_t out[2]) {
+/* Tokens that each key computes, with room for 24 conversations: in RAM, or for four of them there and the others on a
+ * disk. */
+static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, bool disk, uint64_t out[2]) {
     struct hearth_trace trace;
     struct hearth_oracle oracle;
     struct hearth_replay_params params = small_model(snapshot_bytes);
@@ -379,6 +380,11 @@ static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, 
     params.share = share;
     params.ram_bytes =
         hearth_replay_bytes(&params, UINT64_C(24) * 32 * HEARTH_TRACE_BLOCK_TOKENS) + UINT64_C(24) * 4 * snapshot_bytes;
+    if (disk) {
+        params.disk_bytes = params.ram_bytes;
+        params.ram_bytes /= 6;
+        params.disk_read_bytes_per_s = params.disk_write_bytes_per_s = 1e9;
+    }
     make_keys(loud, &trace);
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
     const struct hearth_replay_result result = replayed(&trace, &oracle, &params);
@@ -392,14 +398,16 @@ static void computed_by_key(uint32_t loud, double share, size_t snapshot_bytes, 
 static void a_key_keeps_its_share(void **state) {
     (void)state;
     const uint64_t prompt = UINT64_C(32) * HEARTH_TRACE_BLOCK_TOKENS, once = 8 * prompt;
-    for (size_t snapshot_bytes = 0; snapshot_bytes <= 65536; snapshot_bytes += 65536) {
+    for (int i = 0; i < 4; i++) {
+        const size_t snapshot_bytes = i % 2 > 0 ? 65536 : 0;
+        const bool disk = i > 1;
         uint64_t any[2], bounded[2], room[2], room_bounded[2];
-        computed_by_key(30, 0, snapshot_bytes, any);
-        computed_by_key(30, 0.6, snapshot_bytes, bounded);
+        computed_by_key(30, 0, snapshot_bytes, disk, any);
+        computed_by_key(30, 0.6, snapshot_bytes, disk, bounded);
         assert_true(any[0] > once + 20 * prompt);
         assert_true(bounded[0] <= once + 4 * prompt);
-        computed_by_key(14, 0, snapshot_bytes, room);
-        computed_by_key(14, 0.6, snapshot_bytes, room_bounded);
+        computed_by_key(14, 0, snapshot_bytes, disk, room);
+        computed_by_key(14, 0.6, snapshot_bytes, disk, room_bounded);
         assert_int_equal(room[0] + room[1], room_bounded[0] + room_bounded[1]);
     }
 }

@@ -1,5 +1,4 @@
-/* Fair shares of the cache: how much of RAM an owner of state (an API key) keeps while other ones want it. Inside the
- * cache.
+/* Fair shares: how much of a tier (RAM, the disk) an owner of state (an API key) keeps while other ones want it.
  *
  *     most   = part * budget                     what one owner may hold while another wants room
  *     share  = min(part, 1 / wanting) * budget   what the others leave it; `wanting`: owners with a request lately
@@ -9,9 +8,12 @@
  * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: one owner may hold all
  * that no other owner wants.
  *
- * Threads: the cache's. */
-#ifndef HEARTH_CACHE_SHARE_H
-#define HEARTH_CACHE_SHARE_H
+ * A disk makes room now and then, for all that comes: first what is above `most` goes, and what no one wants any more,
+ * then what is above the shares, then anything.
+ *
+ * Threads: the caller's. */
+#ifndef HEARTH_TIER_SHARE_H
+#define HEARTH_TIER_SHARE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,30 +21,45 @@
 
 #define HEARTH_SHARE_NONE UINT16_MAX
 
+/* How long after a request its owner still wants its state kept in RAM, and on disk. */
+#define HEARTH_SHARE_RAM_US INT64_C(600000000)
+#define HEARTH_SHARE_DISK_US INT64_C(604800000000)
+
 struct hearth_shares {
     struct hearth_share_owner {
         uint64_t id;
-        size_t bytes;     /* of its pages and snapshots in RAM */
+        size_t bytes;     /* of its state in the tier */
         int64_t asked_us; /* its last request */
     } *owners;            /* the first one has the state whose owner is not known */
     size_t n, cap;
-    double part;   /* of the budget; 1: no owner is bounded */
-    uint16_t asks; /* room is made for this one; HEARTH_SHARE_NONE: for none */
-    size_t share_bytes, most_bytes;
+    double part;      /* of the budget; 1: no owner is bounded */
+    int64_t lasts_us; /* for so long after a request an owner wants its state */
+    uint16_t asks;    /* room is made for this one; HEARTH_SHARE_NONE: for none */
+    /* as of the last division: */
+    int64_t now_us;
+    size_t wanting, share_bytes, most_bytes;
 };
 
-/* False: out of memory. */
-bool hearth_shares_init(struct hearth_shares *shares, double part);
+/* `lasts_us`: HEARTH_SHARE_RAM_US or HEARTH_SHARE_DISK_US. False: out of memory. */
+bool hearth_shares_init(struct hearth_shares *shares, double part, int64_t lasts_us);
 void hearth_shares_finish(struct hearth_shares *shares);
 
 /* The owner with this id; 0, which is no key's, when memory is short or there are very many. */
 uint16_t hearth_share_find(struct hearth_shares *shares, uint64_t id);
 /* A request of the owner comes: divides the budget anew. */
 void hearth_share_ask(struct hearth_shares *shares, uint16_t owner, size_t budget_bytes, int64_t now_us);
+/* The owner had a request at a time; where that is the last one it counts. */
+void hearth_share_used(struct hearth_shares *shares, uint16_t owner, int64_t at_us);
+/* Divides the budget anew. */
+void hearth_share_divide(struct hearth_shares *shares, size_t budget_bytes, int64_t now_us);
 /* An item of the owner counts as so much more, or less. */
 void hearth_share_count(struct hearth_shares *shares, uint16_t owner, size_t before, size_t after);
 /* Whether the one that asks may have the room of an owner's item, and whether it may whatever the item is worth. */
 bool hearth_share_may_take(const struct hearth_shares *shares, uint16_t owner, size_t bytes);
 bool hearth_share_is_due(const struct hearth_shares *shares, uint16_t owner);
+/* Whether an item of the owner may go where room is made for all: in passes, 0 to HEARTH_SHARE_PASSES - 1, each of
+ * which takes what it may have, the oldest first, until there is enough room. */
+#define HEARTH_SHARE_PASSES 3
+bool hearth_share_gives(const struct hearth_shares *shares, uint16_t owner, int pass);
 
 #endif
