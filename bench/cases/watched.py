@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import socket
 import tempfile
 import threading
 import time
@@ -32,8 +33,12 @@ def page(port):
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    yield
-    connection.close()
+    try:
+        yield
+    finally:
+        connection.sock.shutdown(socket.SHUT_RDWR)  # close() alone would wait for what is being read: up to 15 s
+        reader.join()
+        connection.close()
 
 
 class Watched(Case):

@@ -297,7 +297,7 @@ static bool name_is(const char *name, const char *wanted) {
 }
 
 static bool is_wanted(const struct entry *entry, const struct hearth_ring_filter *filter) {
-    return entry->number > filter->after && is_owners(entry, filter->owner) && entry->waited_us >= filter->slow_us &&
+    return is_owners(entry, filter->owner) && entry->waited_us >= filter->slow_us &&
            name_is(entry->session, filter->session) && name_is(entry->key, filter->key) &&
            name_is(entry->client, filter->client) && name_is(entry->trace, filter->trace);
 }
@@ -319,6 +319,9 @@ bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter 
     pthread_mutex_lock(&ring->mutex);
     for (size_t i = 0; ok && i < ring->n && (filter->limit == 0 || found < filter->limit); i++) {
         const struct entry *entry = newest(ring, i);
+        if (entry->number <= filter->after) {
+            break; /* so are all before it */
+        }
         if (is_wanted(entry, filter)) {
             ok = hearth_buf_text(out, found++ > 0 ? "," : "") && hearth_buf_text(out, entry->listed);
         }

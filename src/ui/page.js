@@ -501,7 +501,7 @@ function recentView(main, query) {
   }
 
   function make(one) {
-    const reused = reusedOf(one.tokens), verdict = one.verdicts[0];
+    const reused = reusedOf(one.tokens), [verdict, ...others] = one.verdicts, also = others.filter((other) => !isFine(other)).map((other) => word(other.cause));
     return h("tr.open", { onclick: (event) => { if (!event.target.closest("a, button")) location.hash = "#request/" + one.id; } },
       h("td", {}, h("a", { href: "#request/" + one.id }, clock(Date.parse(one.at) + one.ms.total))),
       h("td.who", {}, who(one)),
@@ -510,7 +510,8 @@ function recentView(main, query) {
       h("td.wide", {}, h("p.sum", {}, h("span", {}, h("b", {}, count(one.tokens.computed)), " of " + count(one.tokens.prompt))),
         segments(h(".bar.slim", { role: "img", "aria-label": `${count(reused)} reused` }), [["reused", reused], ["computed", one.tokens.computed]], one.tokens.prompt)),
       h("td.wide", {}, one.end === "stop" || one.end === "length" ? null : h("p.bad", {}, one.error || one.end),
-        verdict ? h("p" + (isFine(verdict) ? ".soft" : ""), {}, ...rich(verdict.text)) : h("p.soft", {}, "nothing: it was as quick as it could be")));
+        verdict ? h("p" + (isFine(verdict) ? ".soft" : ""), {}, ...rich(verdict.text)) : h("p.soft", {}, "nothing: it was as quick as it could be"),
+        also.length ? h("p.note", {}, "Also: " + also.join(", ")) : null));
   }
 
   function update() {
