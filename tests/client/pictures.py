@@ -27,7 +27,7 @@ def main(folder):
     os.environ.update(servers.NO_DISK)
     command = [servers.hearth_path(), "serve", "--engine", "sim", "-c", "131072", "-np", "6"]
     with servers.Server(command) as server, tempfile.TemporaryDirectory() as place:
-        with browser.Browser(place, 1160, 760) as page:
+        with browser.Browser(place, 1160, 700) as page:
             url, stop = f"http://127.0.0.1:{server.port}", threading.Event()
             threads = page_load.begin(url, turns=20, tokens=12, stop=stop)
             page.open(url + "/")
