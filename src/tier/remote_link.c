@@ -179,13 +179,12 @@ bool hearth_remote_pass(struct remote_op *op) {
            cluster->pass(cluster->user, op, op->base, &op->link->remote->backing);
 }
 
-/* What the node is, or is not, is the cluster's to tell. False: it is no node. */
-static bool tell_cluster(const struct remote *remote) {
+/* The condition of a node is the cluster's to tell, and not under the node's lock: the cluster's is taken before it. */
+static void tell_cluster(const struct remote *remote) {
     const struct hearth_remote_cluster *cluster = remote->params.cluster;
     if (cluster) {
         cluster->changed(cluster->user, NULL, remote->address.host);
     }
-    return cluster != NULL;
 }
 
 /* What a store says, and what to do about it; with `alone` that is said in place of it. */
@@ -248,13 +247,14 @@ static void down(struct remote_link *link, const char *said) {
     remote->stats.io_errors++;
     (void)snprintf(remote->stats.trouble, sizeof remote->stats.trouble, "%s", trouble);
     (void)pthread_cond_broadcast(&remote->tried_cond);
-    (void)pthread_mutex_unlock(&remote->lock);
-    if (!tell_cluster(remote) && !stopping) {
+    if (!remote->params.cluster && !stopping) { /* under the lock: the other thread may have something else to tell */
         hearth_health_raise(HEARTH_HEALTH_KV_REMOTE,
                             "remote: %s: %s; this box computes and keeps its state by itself, the store is tried "
                             "again by itself",
                             remote->address.label, trouble);
     }
+    (void)pthread_mutex_unlock(&remote->lock);
+    tell_cluster(remote);
 }
 
 void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, const char *error) {
@@ -273,12 +273,27 @@ void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, cons
     if (!told) {
         memcpy(remote->stats.trouble, trouble, sizeof trouble);
     }
-    (void)pthread_mutex_unlock(&remote->lock);
-    if (!tell_cluster(remote) && !told) {
+    if (!remote->params.cluster && !told) {
         hearth_health_raise(HEARTH_HEALTH_KV_REMOTE, "remote: %s %s: %s; %s", remote->address.label,
                             reads ? "cannot be read" : "takes no new state", trouble,
                             reads ? "this box computes what it would have had from there" : "what it has is read");
     }
+    (void)pthread_mutex_unlock(&remote->lock);
+    tell_cluster(remote);
+}
+
+/* Nothing fails any more, if both connections are up and nothing is refused. */
+static bool recover_locked(struct remote *remote) {
+    const bool well = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP &&
+                      !remote->write_failing && !remote->read_failing;
+    if (well) {
+        remote->stats.failing = false;
+        remote->stats.trouble[0] = '\0';
+    }
+    if (well && !remote->params.cluster) {
+        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    }
+    return well;
 }
 
 void hearth_remote_works(struct remote *remote, enum remote_op_kind kind) {
@@ -287,14 +302,10 @@ void hearth_remote_works(struct remote *remote, enum remote_op_kind kind) {
     const bool again = reads ? remote->read_failing & 1u << kind : remote->write_failing;
     remote->read_failing &= reads ? ~(1u << kind) : ~0u;
     remote->write_failing = remote->write_failing && reads;
-    const bool well = again && !remote->read_failing && !remote->write_failing;
-    if (well) {
-        remote->stats.failing = remote->reader.state != REMOTE_UP || remote->writer.state != REMOTE_UP;
-        remote->stats.trouble[0] = '\0';
-    }
+    const bool well = again && recover_locked(remote);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (well && !tell_cluster(remote)) {
-        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    if (well) {
+        tell_cluster(remote);
     }
 }
 
@@ -362,16 +373,11 @@ static void up(struct remote_link *link) {
     (void)pthread_mutex_lock(&remote->lock);
     link->state = REMOTE_UP;
     link->tried = true;
-    const bool all = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP && !remote->write_failing &&
-                     !remote->read_failing;
-    if (all) {
-        remote->stats.failing = false;
-        remote->stats.trouble[0] = '\0';
-    }
+    const bool well = recover_locked(remote);
     (void)pthread_cond_broadcast(&remote->tried_cond);
     (void)pthread_mutex_unlock(&remote->lock);
-    if (all && !tell_cluster(remote)) {
-        hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
+    if (well) {
+        tell_cluster(remote);
     }
 }
 
