@@ -245,6 +245,15 @@ static uint64_t disk_budget(const struct hearth_api *api) {
     return stats.budget_bytes;
 }
 
+/* Whether the store that boxes share cannot be asked now. */
+static bool store_is_away(const struct hearth_api *api) {
+    struct hearth_backing_stats stats = {0};
+    if (api->remote != NULL) {
+        api->remote->ops->stats(api->remote, &stats);
+    }
+    return stats.failing;
+}
+
 /* Tokens and times of a request that came to the service. */
 static void report_turn(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_report *report) {
     const struct hearth_receipt *receipt = &tally->receipt;
@@ -262,6 +271,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->sampled_tokens = hearth_conversation_sampled(job->rendered.conversation);
     report->replies = hearth_history_replies(&job->resolved.request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
+    report->thinking_tokens = (uint32_t)tally->reasoning_tokens;
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;
     report->preemptions = tally->preemptions;
@@ -270,6 +280,8 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->cells_needed = receipt->cells_needed;
     report->ctx_tokens = api->engine->caps.ctx_tokens;
     report->prepare_us = job->prepare_us;
+    report->prepare_cpu_us = job->prepare_cpu_us;
+    report->prepare_db_us = job->prepare_db_us;
     memcpy(report->wait_us, receipt->wait_us, sizeof report->wait_us);
     report->wait_us[HEARTH_WAIT_WORKER] += job->prepare_start_us - job->arrived_us;
     report->queue_us = receipt->queue_us + job->prepare_start_us - job->arrived_us;
@@ -288,6 +300,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->reason = receipt->reason;
     report->missing = receipt->missing;
     report->disk_bytes = disk_budget(api);
+    report->store_away = store_is_away(api);
     const struct hearth_caps *caps = &api->engine->caps;
     report->snapshot_interval =
         hearth_caps_needs_snapshot(caps) && caps->window_tokens == 0 ? api->snapshot_interval : 0;

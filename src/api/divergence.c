@@ -144,6 +144,14 @@ static size_t new_begins(const struct hearth_divergence *divergence, const struc
     return end > fork->reach ? end : prompt->len;
 }
 
+/* A system text in the place of another one, or messages in front of known ones: without it they cost nothing
+ * themselves. Of a question that is asked anew that cannot be said. */
+static bool can_be_left(const struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt) {
+    const struct hearth_diagnosis *diagnosis = &divergence->diagnosis;
+    const bool replaced = divergence->all && strcmp(diagnosis->field, "system") == 0;
+    return (replaced || diagnosis->cause == HEARTH_CAUSE_INSERTED) && diagnosis->own && prompt->prefix_messages == 0;
+}
+
 /* Fills how many tokens the difference costs, and how many of them the lines that changed do. */
 static void weigh(struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt, size_t known_end,
                   size_t fixed_bytes) {
@@ -153,6 +161,9 @@ static void weigh(struct hearth_divergence *divergence, const struct hearth_tran
     }
     divergence->saved_tokens = (uint32_t)hearth_shared_text_weighed(
         fork->then, fork->then_len, prompt->text + fork->reach, known_end - fork->reach, tokens_before_byte, fork);
+    if (divergence->saved_tokens > 0 && can_be_left(divergence, prompt)) {
+        divergence->saved_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, known_end) - fork->token);
+    }
     const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
     if (divergence->line_count > 0 && end > fork->reach) { /* these bytes begin a line or two behind the fork: that is
                                                                 no matter */
@@ -185,6 +196,12 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
     }
     if (diagnosis->message >= 0 && (size_t)diagnosis->message < request->message_count) {
         divergence->role = hearth_role_text(request->messages[diagnosis->message]->role);
+    }
+    const bool says_other = diagnosis->cause == HEARTH_CAUSE_VOLATILE || diagnosis->cause == HEARTH_CAUSE_EDITED;
+    if (says_other && diagnosis->own && divergence->role != NULL) {
+        divergence->all = hearth_volatile_all(prompt, fork, request->messages[diagnosis->message],
+                                              hearth_transcripts_specials(job->api->transcripts));
+        diagnosis->cause = divergence->all ? HEARTH_CAUSE_EDITED : diagnosis->cause;
     }
     if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
         divergence->line_count = hearth_volatile_find(prompt, fork, request, divergence->lines, &fixed_bytes);
@@ -224,6 +241,7 @@ bool hearth_divergence_report(const struct hearth_divergence *divergence, struct
                                           .tool = divergence->tool[0] != '\0' ? divergence->tool : NULL,
                                           .tool_then = divergence->tool_then[0] != '\0' ? divergence->tool_then : NULL,
                                           .tools = divergence->tools,
+                                          .all = divergence->all,
                                           .own = divergence->diagnosis.own,
                                           .lines = divergence->lines,
                                           .line_count = divergence->line_count,

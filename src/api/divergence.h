@@ -17,8 +17,9 @@ struct hearth_divergence {
     enum hearth_report_tools tools;
     struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE, EDITED */
     size_t line_count;
+    bool all;              /* EDITED: next to nothing of the message is as it was */
     uint32_t fixed_tokens; /* of the prompt, that would be known without these lines */
-    uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
+    uint32_t saved_tokens; /* of the prompt behind the fork, that would be known but for the difference */
 };
 
 /* Fills a divergence for a prompt that left an earlier one at `found`. */

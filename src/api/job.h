@@ -124,7 +124,7 @@ struct hearth_job {
                                    detached job */
     const struct hearth_dialect *dialect;
     void *dialect_state;
-    int64_t prepare_start_us, prepare_us;
+    int64_t prepare_start_us, prepare_us, prepare_cpu_us, prepare_db_us;
     struct hearth_body parts;        /* the messages of the body, where they were told apart */
     struct hearth_api_parsed parsed; /* phases.h's three, each const for the phases behind it */
     struct hearth_api_resolved resolved;

@@ -23,6 +23,7 @@
 #include "base/assert.h"
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "session/db.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,11 +223,14 @@ static void prepare_wanted(struct hearth_job *job) {
 
 static void prepare(struct hearth_job *job) {
     hearth_memory_begin();
+    const int64_t cpu_us = hearth_cancel_cpu_us(), db_us = hearth_db_waited_us();
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone) && hearth_memory_refill()) {
         prepare_wanted(job);
     }
     job->prepare_us = hearth_clock_us() - job->prepare_start_us;
+    job->prepare_cpu_us = hearth_cancel_cpu_us() - cpu_us;
+    job->prepare_db_us = hearth_db_waited_us() - db_us;
     if (hearth_memory_refused()) { /* whatever was made of it lacks something */
         job->failed = true;
         hearth_api_fail_nomem(&job->error);

@@ -9,6 +9,7 @@
 #include "api/strip.h"
 #include "base/utf8.h"
 #include "chat/chat.h"
+#include "session/shared_text.h"
 
 #include <ctype.h>
 #include <regex.h>
@@ -509,6 +510,33 @@ size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, con
     copy_lines(line, &change);
     free(then);
     return strcmp(line->then, line->now) != 0;
+}
+
+static double bytes_before(void *user, size_t offset) {
+    (void)user;
+    return (double)offset;
+}
+
+bool hearth_volatile_all(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                         const struct hearth_message *message, const struct hearth_specials *specials) {
+    enum { MOST = 4 }; /* one in so many bytes may be as it was */
+    const char *at =
+        message->content_len > 0 ? memmem(prompt->text, prompt->len, message->content, message->content_len) : NULL;
+    const size_t begin = at != NULL ? (size_t)(at - prompt->text) : prompt->len;
+    if (fork->then == NULL || begin > fork->offset || fork->offset >= begin + message->content_len) {
+        return false;
+    }
+    const size_t front = fork->offset - begin, len = message->content_len - front;
+    const size_t then_len = hearth_specials_turn_end(specials, fork->then, fork->then_len, 0);
+    const char *now = prompt->text + fork->offset;
+    const size_t shorter = then_len < len ? then_len : len;
+    const double runs = hearth_shared_text_weighed(fork->then, then_len, now, len, bytes_before, NULL);
+    size_t back = 0;
+    while (back < shorter && fork->then[then_len - 1 - back] == now[len - 1 - back]) {
+        back++;
+    }
+    const double shared = (double)front + (runs > (double)back ? runs : (double)back);
+    return shared * MOST < (double)(front + shorter);
 }
 
 /* How many bytes to show: up to the end of the string or line, but more than brackets and commas. */

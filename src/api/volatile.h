@@ -27,6 +27,10 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes);
 
+/* Whether next to nothing of a message is as it was: another text stands in its place. */
+bool hearth_volatile_all(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                         const struct hearth_message *message, const struct hearth_specials *specials);
+
 /* Fills `line` with the line in which a message has changed, without a number where the message has no other line.
  * Returns 1; 0: the change is not in the message's text. */
 size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,

@@ -92,6 +92,7 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
         take_bytes(cache, item, event);
     } else if (item->copy.state == HEARTH_COPY_THERE) {
         cache->bad_reads += event->err != HEARTH_ERR_NOT_FOUND; /* otherwise it was removed, to make room */
+        cache->store_misses += event->err == HEARTH_ERR_NOT_FOUND && item->copy.remote;
         /* After an I/O error it may be there after all: it is written again when it has been computed. */
         if (event->err == HEARTH_ERR_IO) {
             hearth_duplicate_add_copy(cache, item);

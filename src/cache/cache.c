@@ -344,6 +344,8 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .evicted_pages = cache->pages.evicted,
         .evicted_snapshots = cache->snapshots.evicted,
         .restore_failures = cache->restore_failures,
+        .bad_reads = cache->bad_reads,
+        .store_misses = cache->store_misses,
         .stored_pages = cache->stored_pages,
         .stored_snapshots = cache->stored_snapshots,
         .warmed_tokens = cache->heads.prefetched_tokens,

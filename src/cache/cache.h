@@ -234,6 +234,8 @@ struct hearth_cache_stats {
     size_t pages, page_bytes, snapshots, snapshot_bytes;
     size_t pinned_bytes; /* of these */
     uint64_t evicted_pages, evicted_snapshots, restore_failures;
+    uint64_t bad_reads;    /* items that could not be read, though the backing tier has them */
+    uint64_t store_misses; /* items that a store that boxes share had told of, and did not have */
     uint64_t stored_pages, stored_snapshots;
     uint64_t warmed_tokens; /* of shared heads, read at the start */
     size_t copies, orphans; /* items known to the backing tier; of these, without a place in the tree */

@@ -63,7 +63,7 @@ struct hearth_receipt {
     int64_t wait_us[HEARTH_WAIT_COUNT]; /* without a lane, until the end */
     uint32_t behind;                    /* requests that ran when it came, or got their first lane before it */
     uint32_t cells_needed;           /* that it and those on lanes had together when it lacked some; 0: it never did */
-    struct hearth_shortfall missing; /* EVICTED */
+    struct hearth_shortfall missing; /* EVICTED; RESTORE_FAILED: its end */
     int64_t plan_us;
     int64_t restore_us;
     int64_t prefill_us;

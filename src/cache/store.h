@@ -44,6 +44,7 @@ struct hearth_cache {
     struct hearth_table removals;   /* their names */
     bool remove_failed;             /* one of them may still be there */
     uint64_t bad_reads;             /* items that could not be read, though the backing tier has them */
+    uint64_t store_misses;          /* items that a store that boxes share had told of, and did not have */
     uint64_t read_bytes[2];         /* that came from disk, and from a store that boxes share */
     int32_t backing_min_tokens;
     const struct hearth_cache_observer *observer; /* or NULL */

@@ -365,8 +365,8 @@ static int follow(struct hearth_client *client, const struct why_options *chosen
     return 0;
 }
 
-/* Prints where the state of a session is now, and what it costs to come back. Prints nothing for a name of requests
- * whose session the server does not keep. */
+/* Prints where the state of a session is now, and what it costs to come back. Nothing is printed where the server keeps
+ * no session of that name. */
 static void print_state(struct hearth_client *client, const char *session) {
     static const char *const places[][2] = {
         {"live", "in the engine"}, {"ram", "in RAM"}, {"disk", "on disk"}, {"remote", "in the shared store"}};

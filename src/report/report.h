@@ -43,6 +43,7 @@ struct hearth_report_divergence {
     enum hearth_report_tools tools;
     const char *before, *after; /* the prompt's text from there on, then and now */
     uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
+    bool all;              /* EDITED: next to nothing of the message is as it was */
     bool own;              /* the earlier prompt is of the same conversation, as far as that is certain */
     const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are; EDITED, TOOLS: the
                                                text around the difference */
@@ -67,7 +68,7 @@ struct hearth_report {
     uint32_t sampled_tokens; /* in its beginning, of replies of this server */
     uint32_t known_tokens;   /* of its beginning, by the transcripts: computed before, or only counted */
     uint32_t idle_tokens;    /* of those that were reused: computed ahead, in idle time */
-    uint32_t generated_tokens, drafted_tokens, accepted_tokens, preemptions;
+    uint32_t generated_tokens, thinking_tokens, drafted_tokens, accepted_tokens, preemptions;
     uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
     const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */
     uint32_t cells_needed, ctx_tokens; /* to have run beside the others; that there are */
@@ -75,14 +76,17 @@ struct hearth_report {
     size_t sent_bytes;                 /* of it */
     int64_t unread_us;                 /* of the reply's time, in which the client did not take what was written */
     int64_t beside_us, reply_beside_us, best_us, faults; /* as in a receipt */
+    int64_t prepare_cpu_us;                              /* of the time that preparing took: CPU time, */
+    int64_t prepare_db_us;                               /* and waiting for what is kept of conversations */
     int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
     int64_t wait_us[HEARTH_WAIT_COUNT];
     enum hearth_reason reason;
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
     uint64_t token_bytes;                              /* state of one token */
-    struct hearth_shortfall missing;                   /* EVICTED */
+    struct hearth_shortfall missing;                   /* as in a receipt */
     uint64_t disk_bytes;                               /* that state may take on disk; 0: there is none */
+    bool store_away;                                   /* the store that boxes share could not be asked at its end */
     uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */
 };
 
@@ -124,8 +128,8 @@ struct hearth_report {
     X(NO_SNAPSHOT, "no_snapshot", WASTE,                                                                             \
       "the model can only be resumed at snapshots, and none was kept far enough on",                                 \
       "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                      \
-    X(RESTORE_FAILED, "restore_failed", WASTE, "stored state did not verify and was computed again",                 \
-      "look at the log: the disk or the memory may be failing")                                                      \
+    X(RESTORE_FAILED, "restore_failed", WASTE, "stored state could not be read, or did not verify",                  \
+      "look at the log: the disk, the store that boxes share, or the memory may be failing")                         \
     X(CACHE_OFF, "cache_off", WASTE, "the cache is off for this server or this request",                             \
       "leave `cache_prompt: false` and `--cache-ram 0` out")                                                         \
     X(QUEUED, "queued", WAIT, "it waited for a lane",                                                                \
@@ -133,7 +137,7 @@ struct hearth_report {
     X(SAME_PREFIX, "same_prefix", NO_LOSS, "another request was computing the same beginning",                       \
       "nothing to do: waiting for it was cheaper than computing it twice")                                           \
     X(SHORT_OF_CELLS, "short_of_cells", WAIT, "the KV cache was full", "more `--ctx-size`, or less `--parallel`")    \
-    X(PREEMPTED, "preempted", WAIT, "it was preempted", "more `--ctx-size`, or another class or weight")             \
+    X(PREEMPTED, "preempted", WAIT, "it was preempted", "more lanes (`--parallel`), or another class or weight")     \
     X(SLOW_DISK, "slow_disk", WAIT, "its state had to be read from disk", "more `--cache-ram`, or a faster disk")    \
     X(SCANNING, "scanning", WAIT, "the server had just started, and what is on disk was not known yet",              \
       "nothing to do: that is over")                                                                                 \
@@ -176,7 +180,7 @@ const char *hearth_verdict_name(enum hearth_verdict_cause cause);
 const char *hearth_verdict_kind(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever became of them, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
-/* Fills `out`, the costliest first, and returns how many there are. Pure. */
+/* Fills `out`, the worst first, and returns how many there are. Pure. */
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);
 
 /* ---- report.c ---- */

@@ -8,7 +8,6 @@
 #include "report/report.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NAMED_TOKENS 24
@@ -16,6 +15,7 @@
 #define NAMED_SHARE 0.1
 #define COLD_FAULTS 64 /* pages read from disk: fewer are not the model's */
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
+#define STORE_AWAY "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it"
 
 enum verdict_kind {
 #define X(name, text) KIND_##name,
@@ -55,6 +55,8 @@ uint32_t hearth_report_known(const struct hearth_report *report) {
     uint32_t known = report->matched_tokens;
     if (report->reason == HEARTH_REASON_EVICTED) {
         known = report->known_tokens == 0 || (end > 0 && end < report->known_tokens) ? end : report->known_tokens;
+    } else if (report->reason == HEARTH_REASON_RESTORE_FAILED && end > 0) {
+        known = end;
     } else if (report->sampled_tokens > 0) {
         known = report->known_tokens;
     }
@@ -328,11 +330,11 @@ static void say_tools(const struct hearth_report_divergence *divergence, const c
     } else {
         const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the description of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
+                       "the definition of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
                        divergence->tool, first_line(line != NULL ? line->then : divergence->before, then),
                        first_line(line != NULL ? line->now : divergence->after, now), tokens);
         (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "keep descriptions the same through a conversation: no counters, dates or lists that grow");
+                       "keep tools the same through a conversation: no counters, dates or lists that grow");
     }
 }
 
@@ -348,21 +350,28 @@ static void say_edited(const struct hearth_report_divergence *divergence, const 
     const bool calls = line == NULL && divergence->field != NULL && strcmp(divergence->field, "tool_calls") == 0;
     (void)(line != NULL ? around(line->then, line->now, then) : first_line(divergence->before, then));
     (void)(line != NULL ? around(line->now, line->then, now) : first_line(divergence->after, now));
-    if (line != NULL && (line->then[0] == '\0' || line->now[0] == '\0')) {
+    if (divergence->all) {
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "all of %s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
+                       place(divergence, where), then, now, tokens);
+    } else if (line != NULL && (line->then[0] == '\0' || line->now[0] == '\0')) {
         const bool came = line->then[0] == '\0';
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s%s %s (`%s`), so %s tokens behind it were computed again",
+                       "%s%s %s (`%s`), so %s tokens from there on had to be computed",
                        line->number > 0 ? which : "a line of ", place(divergence, where),
                        came ? "came in" : "was taken out", first_line(came ? line->now : line->then, now), tokens);
     } else {
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s%s%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
+                       "%s%s%s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
                        calls ? "what is called in " : "", which, place(divergence, where), then, now, tokens);
     }
     if (divergence->role != NULL && strcmp(divergence->role, "tool") == 0) {
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "a client that clears or shortens old results has what follows them computed again: seldom, and "
                        "many at a time, costs least");
+    } else if (divergence->all && divergence->field != NULL && strcmp(divergence->field, "system") == 0) {
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "keep one system text through a conversation: what changes belongs into the newest message");
     } else if (line != NULL && line->number > 0) {
         (void)snprintf(verdict->advice, sizeof verdict->advice,
                        "have the client leave earlier messages as they were: what changes belongs into the newest one");
@@ -388,7 +397,7 @@ static void say_divergence(const struct hearth_report *report, const struct hear
     case HEARTH_CAUSE_DROPPED:
     case HEARTH_CAUSE_INSERTED:
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the client %s messages at %s, so %s tokens behind them were computed again",
+                       "the client %s messages at %s, so %s tokens from there on had to be computed",
                        divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", place(divergence, where),
                        tokens);
         break;
@@ -434,10 +443,12 @@ static void judge_new(struct judge *judge, uint32_t again) {
     if (begins && report->replies > 0) {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "a conversation with a history that is not known here: it began before the server was started, "
-                       "with another model or somewhere else, or its client has rewritten it, so all of its %s tokens "
-                       "were computed",
-                       tokens);
-        if (report->disk_bytes == 0) {
+                       "with another model, key or salt, or somewhere else, or its client has rewritten it, so all of "
+                       "its %s tokens were computed%s",
+                       tokens, report->store_away ? "; the store that boxes share could not be asked" : "");
+        if (report->store_away) {
+            (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", STORE_AWAY);
+        } else if (report->disk_bytes == 0) {
             (void)snprintf(verdict->advice, sizeof verdict->advice,
                            "`--kv-dir DIR` keeps what is known when the server is started again");
         }
@@ -457,6 +468,13 @@ static unsigned long long mib_up(uint64_t bytes) {
 /* How much room would have kept it. */
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
     const struct hearth_shortfall *missing = &report->missing;
+    if (missing->store) {
+        (void)snprintf(
+            to->advice, sizeof to->advice,
+            "more memory for the store, or a longer `--kv-remote-ttl`: it removes by itself what is too much "
+            "or too old");
+        return;
+    }
     if (missing->ram == 0) {
         return;
     }
@@ -503,8 +521,9 @@ static uint32_t judge_state(struct judge *judge) {
     case HEARTH_REASON_EVICTED:
         verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their state (%s) had been evicted", tokens,
-                       size(lost * report->token_bytes, bytes));
+                       "%s tokens were known, but their state (%s) had been evicted%s", tokens,
+                       size(lost * report->token_bytes, bytes),
+                       report->missing.store ? " from the store that boxes share" : "");
         advise_room(report, verdict);
         break;
     case HEARTH_REASON_NO_SNAPSHOT:
@@ -516,7 +535,7 @@ static uint32_t judge_state(struct judge *judge) {
     case HEARTH_REASON_RESTORE_FAILED:
         verdict = name_it(judge, HEARTH_VERDICT_RESTORE_FAILED, lost, lost_us);
         (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their stored state did not verify", tokens);
+                       "%s tokens were known, but their stored state could not be read, or did not verify", tokens);
         break;
     case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
     case HEARTH_REASON_COLD:
@@ -575,8 +594,8 @@ static void say_wait(const struct hearth_report *report, enum hearth_wait wait, 
     switch (wait) {
     case HEARTH_WAIT_LANE:
         (void)snprintf(to->text, sizeof to->text, "it waited %s for a lane, behind %u other request%s%s%s%s", time,
-                       behind, behind == 1 ? "" : "s", named ? " (when it came: " : "", named ? report->ahead : "",
-                       named ? ")" : "");
+                       behind, behind == 1 ? "" : "s", named ? " (when it came, running or waiting: " : "",
+                       named ? report->ahead : "", named ? ")" : "");
         break;
     case HEARTH_WAIT_PREFIX:
         (void)snprintf(
@@ -605,8 +624,8 @@ static void say_wait(const struct hearth_report *report, enum hearth_wait wait, 
                            "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
                            count(report->remote_tokens, tokens), time);
         } else {
-            (void)snprintf(to->text, sizeof to->text, "it waited %s for the store that boxes share, which had nothing",
-                           time);
+            (void)snprintf(to->text, sizeof to->text, "it waited %s for the store that boxes share, which %s", time,
+                           report->store_away ? "did not answer" : "had nothing");
         }
         break;
     case HEARTH_WAIT_PREEMPTED:
@@ -657,19 +676,42 @@ static void judge_shared(struct judge *judge) {
     }
 }
 
+/* What took long of it: the database, the work, or having no core to do it. */
+static void say_preparing(const struct hearth_report *report, struct hearth_verdict *to) {
+    const int64_t us = report->prepare_us;
+    char time[32], part[32], known[32], all[32];
+    (void)duration(us, time);
+    if (report->prepare_db_us * 2 > us) {
+        (void)snprintf(to->text, sizeof to->text,
+                       "preparing the request took %s: %s of that reading what is kept of its conversation", time,
+                       duration(report->prepare_db_us, part));
+        (void)snprintf(to->advice, sizeof to->advice, "a faster disk, or database, for `--session-db` and `--kv-dir`");
+    } else if (report->prepare_cpu_us * 2 > us) {
+        (void)snprintf(
+            to->text, sizeof to->text,
+            "reading, rendering and tokenising the request took %s: it has %s bytes, and the text of %s of its "
+            "%s tokens was known",
+            time, count(report->sent_bytes, part), count(report->known_tokens, known),
+            count(report->prompt_tokens, all));
+        if (report->known_tokens * 2 > report->prompt_tokens) {
+            (void)snprintf(to->advice, sizeof to->advice,
+                           "fewer or smaller tools and schemas: they are read and become a grammar with each request");
+        }
+    } else {
+        (void)snprintf(to->text, sizeof to->text,
+                       "preparing the request took %s, but only %s of work: the machine was busy with something else",
+                       time, duration(report->prepare_cpu_us, part));
+        (void)snprintf(to->advice, sizeof to->advice,
+                       "fewer threads for the model (`-t`), or fewer programs beside it");
+    }
+}
+
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     char time[32], tokens[32];
     struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
     if (verdict != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "reading, rendering and tokenising the request took %s; the text of %s of its tokens was known",
-                       duration(report->prepare_us, time), count(report->known_tokens, tokens));
-        if (report->known_tokens * 2 > report->prompt_tokens) { /* that is little work */
-            (void)snprintf(verdict->advice, sizeof verdict->advice,
-                           "what is known costs little, so the machine was busy with something else: fewer threads for "
-                           "the model (`-t`), or fewer programs beside it");
-        }
+        say_preparing(report, verdict);
     }
     judge_shared(judge);
     if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {
@@ -692,16 +734,37 @@ static void judge_times(struct judge *judge) {
     const int64_t reply_us = report->decode_us - report->reply_beside_us - report->wait_us[HEARTH_WAIT_PREEMPTED];
     if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us &&
         (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, reply_us)) != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens, which took %s",
-                       count(report->generated_tokens, tokens), duration(reply_us, time));
+        char thinking[64] = "", thought[32];
+        if (report->thinking_tokens > 0) {
+            (void)snprintf(thinking, sizeof thinking, " (%s of thinking)", count(report->thinking_tokens, thought));
+        }
+        (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens%s, which took %s",
+                       count(report->generated_tokens, tokens), thinking, duration(reply_us, time));
     }
 }
 
-/* The costliest first; what others had of the machine is last, since no client can do anything about it. */
-static int costlier(const void *a, const void *b) {
-    const struct hearth_verdict *x = a, *y = b;
-    const bool x_last = x->cause == HEARTH_VERDICT_SHARED, y_last = y->cause == HEARTH_VERDICT_SHARED;
-    return x_last != y_last ? x_last - y_last : (x->lost_us < y->lost_us) - (x->lost_us > y->lost_us);
+/* What comes first: what something could be done about, where it took a tenth of all the time; then what is as it has
+ * to be, such as new text; last what others had of the machine, since no client can do anything about it. */
+static int rank(const struct hearth_report *report, const struct hearth_verdict *verdict) {
+    const bool helped = causes[verdict->cause].kind != KIND_NO_LOSS &&
+                        (double)verdict->lost_us >= NAMED_SHARE * (double)report->total_us;
+    return verdict->cause == HEARTH_VERDICT_SHARED ? 2 : helped ? 0 : 1;
+}
+
+static bool comes_before(const struct hearth_report *report, const struct hearth_verdict *a,
+                         const struct hearth_verdict *b) {
+    const int x = rank(report, a), y = rank(report, b);
+    return x != y ? x < y : a->lost_us > b->lost_us;
+}
+
+static void sort(const struct judge *judge) {
+    for (size_t i = 1; i < judge->n; i++) {
+        for (size_t k = i; k > 0 && comes_before(judge->report, &judge->out[k], &judge->out[k - 1]); k--) {
+            const struct hearth_verdict moved = judge->out[k];
+            judge->out[k] = judge->out[k - 1];
+            judge->out[k - 1] = moved;
+        }
+    }
 }
 
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]) {
@@ -710,7 +773,7 @@ size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict
         judge_prompt(&judge);
         judge_waits(&judge);
         judge_times(&judge);
-        qsort(out, judge.n, sizeof *out, costlier);
+        sort(&judge);
     }
     return judge.n;
 }

@@ -188,6 +188,39 @@ static int64_t note_begin(const struct hearth_service *service, struct hearth_ta
     return now_us;
 }
 
+/* The cache's counters at the plan that could reuse most: what it loses from there on is told by what they say then. */
+static void note_planned(const struct hearth_service *service, struct hearth_task *task,
+                         const struct hearth_plan *plan) {
+    struct hearth_cache_stats stats;
+    if (task->admitted || plan->resume <= task->planned.resume) {
+        return;
+    }
+    hearth_cache_stats(service->cache, &stats);
+    task->planned.resume = plan->resume;
+    task->planned.bad_reads = stats.bad_reads;
+    task->planned.store_misses = stats.store_misses;
+}
+
+/* State that a plan had, and that could not be read: where it was read while other lanes went on, the next plan only
+ * knows that it is not there. */
+static void explain_lost(const struct hearth_service *service, struct hearth_task *task,
+                         const struct hearth_plan *plan) {
+    struct hearth_receipt *receipt = &task->receipt;
+    struct hearth_shortfall *missing = &receipt->missing;
+    struct hearth_cache_stats stats;
+    if (plan->resume >= task->planned.resume || receipt->reason == HEARTH_REASON_CACHE_OFF) {
+        return;
+    }
+    hearth_cache_stats(service->cache, &stats);
+    if (stats.bad_reads > task->planned.bad_reads) {
+        receipt->reason = HEARTH_REASON_RESTORE_FAILED;
+    }
+    missing->store = stats.store_misses > task->planned.store_misses;
+    if (receipt->reason == HEARTH_REASON_RESTORE_FAILED || missing->store) {
+        missing->end = missing->end > task->planned.resume ? missing->end : task->planned.resume;
+    }
+}
+
 static void fill_receipt(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          const struct hearth_restore *restored) {
     if (task->admitted) {
@@ -207,6 +240,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     if (receipt->reason != HEARTH_REASON_RESTORE_FAILED) {
         receipt->reason = plan->reason;
     }
+    explain_lost(service, task, plan);
     receipt->behind = task->busy_then + (uint32_t)(service->firsts - task->firsts);
     service->firsts += !hearth_task_is_prefetch(task);
     task->admitted = true;
@@ -354,6 +388,7 @@ static bool wait_for_seek(struct hearth_service *service, struct hearth_task *ta
 /* Whether the task was held for the backing tier. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     enum hearth_wait wait;
+    note_planned(service, task, plan);
     if (wait_for_seek(service, task, plan)) {
         wait = HEARTH_WAIT_STORE;
     } else if (wait_for_scan(service, task, plan)) {

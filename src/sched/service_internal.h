@@ -67,16 +67,20 @@ struct hearth_task {
     uint8_t unfinished[4]; /* bytes of a character at the end of the text so far */
     size_t unfinished_len;
 
-    int lane;                 /* -1: queued */
-    bool in_admission;        /* it has an admission slot: it waits, and is no prefetch; the thread's own once it
-                                 is submitted */
-    int last_lane;            /* where it ran last; -1: nowhere */
-    int64_t expect_us;        /* for how long it is expected back once it has ended; 0: it is not */
-    bool admitted;            /* it has had a lane, and the receipt's reuse is filled */
-    bool prefilled;           /* the first token was sampled, or there is none to sample */
-    int64_t fetch_us;         /* when state began to be read for it; 0: it did not */
-    int64_t seek_us;          /* when the backing tier was asked what it has of the prompt; 0: it was not */
-    uint64_t seek;            /* the ticket of that; 0: there is nothing to wait for */
+    int lane;          /* -1: queued */
+    bool in_admission; /* it has an admission slot: it waits, and is no prefetch; the thread's own once it
+                          is submitted */
+    int last_lane;     /* where it ran last; -1: nowhere */
+    int64_t expect_us; /* for how long it is expected back once it has ended; 0: it is not */
+    bool admitted;     /* it has had a lane, and the receipt's reuse is filled */
+    bool prefilled;    /* the first token was sampled, or there is none to sample */
+    int64_t fetch_us;  /* when state began to be read for it; 0: it did not */
+    int64_t seek_us;   /* when the backing tier was asked what it has of the prompt; 0: it was not */
+    uint64_t seek;     /* the ticket of that; 0: there is nothing to wait for */
+    struct {
+        int32_t resume;                   /* the most that a plan could reuse, before its lane; 0: nothing */
+        uint64_t bad_reads, store_misses; /* the cache's, then */
+    } planned;
     int32_t persisted;        /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;       /* where the prompt left a known path; 0 = nowhere */
     uint64_t preempted_steps; /* batches that had been computed when it was last preempted */

@@ -656,14 +656,17 @@ void hearth_archive_destroy(struct hearth_archive *archive) {
 /* False: a request does not wait for a server that is silent, since a miss costs less. */
 static bool lock_reader(struct hearth_archive *archive) {
     struct timespec until;
+    const int64_t since_us = hearth_clock_us();
     if (!archive->on_server) {
-        return pthread_mutex_lock(&archive->reader.mutex) == 0;
+        hearth_db_lock(&archive->reader.mutex);
+        return true;
     }
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += READER_WAIT_S;
     const bool locked =
         !atomic_load(&archive->away) && pthread_mutex_clocklock(&archive->reader.mutex, CLOCK_MONOTONIC, &until) == 0;
     atomic_store(&archive->away, !locked);
+    hearth_db_note_wait(since_us);
     return locked;
 }
 

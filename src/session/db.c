@@ -4,6 +4,7 @@
 #include "session/db.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -137,6 +138,22 @@ static struct hearth_db_value value_of(char letter, va_list *args) {
         .type = HEARTH_DB_ARG_NUMBER, .number = number, .is_null = letter == 'n' && number == 0};
 }
 
+static _Thread_local int64_t waited_us;
+
+int64_t hearth_db_waited_us(void) {
+    return waited_us;
+}
+
+void hearth_db_note_wait(int64_t since_us) {
+    waited_us += hearth_clock_us() - since_us;
+}
+
+void hearth_db_lock(pthread_mutex_t *mutex) {
+    const int64_t since_us = hearth_clock_us();
+    pthread_mutex_lock(mutex);
+    hearth_db_note_wait(since_us);
+}
+
 static int query(struct hearth_db *db, int which, const char *types, va_list *args) {
     struct hearth_db_value values[HEARTH_DB_ARGS_MAX];
     size_t count = 0;
@@ -144,7 +161,10 @@ static int query(struct hearth_db *db, int which, const char *types, va_list *ar
         HEARTH_ASSERT(count < HEARTH_DB_ARGS_MAX);
         values[count] = value_of(types[count], args);
     }
-    return db->driver->query(db, which, values, count);
+    const int64_t since_us = hearth_clock_us();
+    const int found = db->driver->query(db, which, values, count);
+    hearth_db_note_wait(since_us);
+    return found;
 }
 
 int hearth_db_query(struct hearth_db *db, int which, const char *types, ...) {
@@ -156,7 +176,10 @@ int hearth_db_query(struct hearth_db *db, int which, const char *types, ...) {
 }
 
 int hearth_db_next(struct hearth_db *db, int which) {
-    return db->driver->next(db, which);
+    const int64_t since_us = hearth_clock_us();
+    const int found = db->driver->next(db, which);
+    hearth_db_note_wait(since_us);
+    return found;
 }
 
 void hearth_db_reset(struct hearth_db *db, int which) {

@@ -177,6 +177,13 @@ struct hearth_digest hearth_db_column_digest(const struct hearth_db *db, int whi
 int hearth_db_exec(struct hearth_db *db, const char *sql);
 int hearth_db_number(struct hearth_db *db, const char *sql, int64_t *out);
 
+/* How long this thread has waited for databases so far, and for its turn at a connection. */
+int64_t hearth_db_waited_us(void);
+/* Counts as such a wait what has passed since then. */
+void hearth_db_note_wait(int64_t since_us);
+/* Locks what is also held while a database is asked: such a wait, too. */
+void hearth_db_lock(pthread_mutex_t *mutex);
+
 /* ---- transactions ---- */
 
 /* All that is read until the end is of one moment; with `write` no other transaction writes meanwhile. */

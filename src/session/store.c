@@ -202,8 +202,7 @@ static void note_silence(struct hearth_session_store *store, int code) {
     }
 }
 
-/* Locks a connection. STORE: it is not worth waiting for. */
-static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, int64_t most_us) {
+static int wait_for_conn(struct hearth_session_store *store, struct hearth_db *db, int64_t most_us) {
     if (!store->on_server) {
         pthread_mutex_lock(&db->mutex);
         return HEARTH_OK;
@@ -224,6 +223,14 @@ static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, i
             return HEARTH_ERR_STORE;
         }
     }
+}
+
+/* Locks a connection. STORE: it is not worth waiting for. */
+static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, int64_t most_us) {
+    const int64_t since_us = hearth_clock_us();
+    const int err = wait_for_conn(store, db, most_us);
+    hearth_db_note_wait(since_us);
+    return err;
 }
 
 /* ---- transactions ---- */

@@ -11,6 +11,7 @@
  * parse as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
 #include "base/cancel.h"
 #include "base/utf8.h"
+#include "session/db.h"
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>
@@ -79,7 +80,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
                                   struct hearth_message **messages, size_t count, bool ids) {
     struct hearth_digest said = say_nothing(transcripts, root);
     size_t found = 0;
-    pthread_mutex_lock(&transcripts->mutex);
+    hearth_db_lock(&transcripts->mutex);
     (void)hearth_transcript_start(transcripts, root.salt); /* what is loaded hangs on it */
     for (size_t i = 0; i < count; i++) {
         said = hearth_message_chain(said, messages[i]);
@@ -520,7 +521,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     *result = (struct hearth_transcript_result){0};
     struct prompt_walk walk = {
         .transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->prefix_messages == 0};
-    pthread_mutex_lock(&transcripts->mutex);
+    hearth_db_lock(&transcripts->mutex);
     walk.at = hearth_transcript_start(transcripts, prompt->root.salt);
     if (walk.at == NULL) {
         pthread_mutex_unlock(&transcripts->mutex);
@@ -540,7 +541,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     if (err == HEARTH_OK) {
         err = tokenize_rest(&walk);
     }
-    pthread_mutex_lock(&transcripts->mutex);
+    hearth_db_lock(&transcripts->mutex);
     if (err == HEARTH_OK && !add_new(&walk)) {
         err = HEARTH_ERR_NOMEM;
     }

@@ -112,14 +112,14 @@ static int open_item(struct remote_op *op) {
     struct hearth_format_info info = {0};
     const redisReply header = {.type = REDIS_REPLY_STRING, .len = op->header.len, .str = (char *)op->header.data};
     if (hearth_remote_read_header(remote, &header, &info) != HEARTH_FORMAT_GOOD) {
-        return HEARTH_ERR_NOT_FOUND;
+        return HEARTH_ERR_STATE;
     }
-    int err = HEARTH_ERR_NOT_FOUND;
+    int err = HEARTH_ERR_STATE;
     if (hearth_digest_equal(info.record.name, op->name) && info.payload_bytes == op->body.len) {
         const enum hearth_format_verdict verdict = hearth_format_open(&info, remote->seal, &op->body, &event->bytes);
         err = verdict == HEARTH_FORMAT_GOOD    ? HEARTH_OK
               : verdict == HEARTH_FORMAT_NOMEM ? HEARTH_ERR_NOMEM
-                                               : HEARTH_ERR_NOT_FOUND;
+                                               : HEARTH_ERR_STATE;
     }
     const bool plain = !info.encrypted && !info.compressed; /* then the payload is the state, and was just compared */
     event->checksum = err != HEARTH_OK ? 0
@@ -136,12 +136,12 @@ static void get_end(struct remote_op *op) {
     event->err = op->lost ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
     if (!op->lost && !op->missing) {
         event->err = open_item(op);
-        if (event->err == HEARTH_ERR_NOT_FOUND) {
+        if (event->err == HEARTH_ERR_STATE) {
             hearth_remote_count_bad(remote);
             hearth_remote_discard(remote, op->name, op->base, op->chunks);
         }
     }
-    if (event->err == HEARTH_ERR_NOT_FOUND) {
+    if (event->err == HEARTH_ERR_NOT_FOUND || event->err == HEARTH_ERR_STATE) {
         forget(remote, op->name);
     }
     if (event->err == HEARTH_OK) {

@@ -353,6 +353,45 @@ def test_values_that_are_gone(store):
         assert remote(running)["state"] == "ok"
 
 
+@contextlib.contextmanager
+def talking(running):
+    """While a reply is written that does not end."""
+    connection, response = running.client.open(
+        "POST", "/v1/completions", {"prompt": "Go on.", "max_tokens": 7000, "ignore_eos": True, "stream": True})
+    try:
+        assert response.readline()
+        yield
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("damage", [True, False], ids=["damaged", "gone"])
+def test_why_values_could_not_be_used(store, damage, busy):
+    """What did not verify is told apart from what the store has removed, also where it was read while another request
+    ran."""
+    talk = Talk("damaged", system_words=900)
+    with box(store, "--kv-disk", "0") as first:
+        served(first, talk)
+        wait_written(first)
+    for key in store.keys("s"):
+        value = bytearray(store.ask("GET", key))
+        value[len(value) // 2] ^= 1
+        store.ask(*(("SET", key, bytes(value)) if damage else ("DEL", key)))
+    with box(store, "--kv-disk", "0") as running:
+        with contextlib.ExitStack() as stack:
+            if busy:
+                stack.enter_context(talking(running))
+            request(running.client, talk.ask())
+        report = wait_until(lambda: next((one for one in running.client.get("/requests?limit=9")["data"]
+                                          if one["endpoint"] == "/v1/chat/completions"), None), "it is kept")
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == ("restore_failed" if damage else "evicted"), report
+    assert abs(verdict["tokens"] - talk.known_tokens) <= talk.known_tokens / 10, (verdict, talk.known_tokens)
+    assert ("from the store that boxes share" in verdict["text"]) == (not damage), verdict
+    assert damage or "--kv-remote-ttl" in verdict["advice"], verdict
+
+
 def test_values_expire_after_their_last_use(store):
     talk = Talk("expires", system_words=600)
     with box(store, "--kv-remote-ttl", "100") as running:

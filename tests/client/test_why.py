@@ -261,6 +261,23 @@ def test_an_edited_message(sim):
     about(report["verdicts"][0], before["tokens"]["prompt"] - report["divergence"]["token"])
 
 
+@pytest.mark.parametrize("lines", [1, 30])
+def test_a_system_text_that_is_replaced(sim, lines):
+    """That is no changed line, and no pattern takes it out. Left as it was, all but the newest message is known."""
+    def text(word):
+        return system(("\n" if lines > 1 else " ").join(f"{word} {i}, as it is said of {word} number {i * 37}." for i in range(30)))
+    history = [text(f"Wind {lines}"), user(FIRST)]
+    for i in range(2):
+        reply, _ = ask(sim, history)
+        history += [reply, user(f"Go on with the next of them, which is number {i}. " + RULES[:900])]
+    _, good = ask(sim, [*history[:-1], user("Then do another thing.")])
+    _, report = ask(sim, [text("Rain"), *history[1:-1], user("Then do another thing.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "edited_message" and "all of the system text changed (`Wind" in verdict["text"], report
+    assert "keep one system text" in verdict["advice"], verdict
+    about(verdict, report["tokens"]["computed"] - good["tokens"]["computed"])
+
+
 def test_a_reminder_in_an_earlier_message(sim):
     """As coding agents put into the first message: the line is told, and not the whole message."""
     def first(date):
@@ -472,13 +489,13 @@ def test_queued(sim):
     _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
     first.join()
     assert cause(report) == "queued"
-    assert "behind 1 other request (when it came: 1 of test-agent/1.0)" in report["verdicts"][0]["text"]
+    assert "behind 1 other request (when it came, running or waiting: 1 of test-agent/1.0)" in report["verdicts"][0]["text"]
     assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["waits_ms"]["lane"], rel=0.01)
     parts_add_up(report)
 
 
-def together(*asks):
-    """Asks one after the other, each 0.2 s after the one before it, without waiting; returns what is kept of each."""
+def together(*asks, apart_s=0.2):
+    """Asks one after the other, without waiting; returns what is kept of each."""
     reports = [None] * len(asks)
 
     def run(i, one):
@@ -488,7 +505,7 @@ def together(*asks):
     for i, one in enumerate(asks):
         threads.append(threading.Thread(target=run, args=(i, one)))
         threads[-1].start()
-        time.sleep(0.2)
+        time.sleep(apart_s)
     for thread in threads:
         thread.join()
     return reports
@@ -695,6 +712,31 @@ def test_a_slow_disk(faulty_fs, tmp_path):
     assert f"{report['tokens']['reused']['disk']:,} tokens from disk" in verdict["text"]
     assert verdict["lost_ms"] == pytest.approx(report["ms"]["restore"] + report["waits_ms"].get("disk", 0), rel=0.01)
     parts_add_up(report)
+
+
+@pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
+def test_slow_to_prepare(faulty_fs, tmp_path):
+    """What is kept of a conversation is read from a slow disk: each thread that prepares requests waits for that, and
+    the next request for a thread."""
+    (tmp_path / "kv").mkdir()
+    faults = faulty.Faults(faulty_fs, tmp_path, tmp_path / "kv")
+    flags = (*QUICK_SIM, "-np", "16", "-c", "32768", "--kv-dir", str(tmp_path / "kv"))
+    with serve(*flags) as server:
+        histories = [begin(server, f"prepared {i}")[0] for i in range(12)]
+    with serve(*flags, env=faults.env) as server:
+        wait_scanned(server)
+        faults.set("read SLOW 1 10")
+        reports = together(*[lambda history=history: ask(server, [*history, user("Go on.")]) for history in histories],
+                           apart_s=0)
+        reports = [kept(server, report["id"]) for report in reports]  # with all verdicts
+    told = [(verdict, report) for report in reports for verdict in report["verdicts"]]
+    slow = [one for one in told if one[0]["cause"] == "preparing" and "reading what is kept of its conversation" in one[0]["text"]]
+    late = [one for one in told if one[0]["cause"] == "workers"]
+    assert slow and late, reports
+    for verdict, report in slow:
+        assert "faster disk" in verdict["advice"] and verdict["lost_ms"] == pytest.approx(report["ms"]["prepare"], rel=0.01)
+    for verdict, report in late:
+        assert verdict["lost_ms"] == pytest.approx(report["waits_ms"]["worker"], rel=0.01)
 
 
 def test_state_that_does_not_verify(tmp_path):

@@ -210,9 +210,10 @@ static void an_edited_line_is_shown_where_it_changed(void **state) {
     divergence.lines = &line;
     divergence.line_count = 1;
     const struct hearth_report report = missed(&divergence);
-    assert_string_equal(first_is(&report, "edited_message").text,
-                        "line 12 of message 3 (user) changed (`…state of this place on Monday is that it…` became "
-                        "`…state of this place on Tuesday is that i…`), so 800 tokens behind it were computed again");
+    assert_string_equal(
+        first_is(&report, "edited_message").text,
+        "line 12 of message 3 (user) changed (`…state of this place on Monday is that it…` became "
+        "`…state of this place on Tuesday is that i…`), so 800 tokens from there on had to be computed");
 }
 
 /* Where nothing behind the difference was known, the text is new and the client has done nothing wrong. */
@@ -245,6 +246,13 @@ static void state_that_is_gone_is_told_with_its_size(void **state) {
     assert_int_equal(first_is(&report, "no_snapshot").tokens, 880);
     report.reason = HEARTH_REASON_RESTORE_FAILED;
     assert_int_equal(first_is(&report, "restore_failed").tokens, 880);
+    report.missing.end = 500; /* of the prompt, state that a plan had */
+    report.matched_tokens = 20;
+    assert_int_equal(first_is(&report, "restore_failed").tokens, 480);
+    report.reason = HEARTH_REASON_EVICTED;
+    report.missing.store = true;
+    assert_non_null(strstr(first_is(&report, "evicted").text, "had been evicted from the store that boxes share"));
+    assert_non_null(strstr(first_is(&report, "evicted").advice, "--kv-remote-ttl"));
 }
 
 static void waits_are_told_by_what_was_waited_for(void **state) {
@@ -267,9 +275,10 @@ static void waits_are_told_by_what_was_waited_for(void **state) {
     report.total_us += 2500000;
     report.behind = 7;
     report.ahead = "6 of codex/1.0 (session night), 1 of others";
-    assert_string_equal(first_is(&report, "queued").text,
-                        "it waited 2.5 s for a lane, behind 7 other requests (when it came: 6 of codex/1.0 "
-                        "(session night), 1 of others)");
+    assert_string_equal(
+        first_is(&report, "queued").text,
+        "it waited 2.5 s for a lane, behind 7 other requests (when it came, running or waiting: 6 of codex/1.0 "
+        "(session night), 1 of others)");
     report = good();
     report.wait_us[HEARTH_WAIT_CELLS] = 2500000;
     report.total_us += 2500000;
@@ -285,6 +294,8 @@ static void times_have_their_causes(void **state) {
     report.decode_us = 20000000;
     report.total_us = 20100000;
     assert_string_equal(first_is(&report, "long_reply").text, "the reply has 2,001 tokens, which took 20.0 s");
+    report.thinking_tokens = 1500;
+    assert_non_null(strstr(first_is(&report, "long_reply").text, "2,001 tokens (1,500 of thinking), which"));
     report.generated_tokens = 20;
     struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
     assert_int_equal(hearth_verdicts(&report, verdicts), 0); /* a slow model is no long reply */
@@ -292,7 +303,16 @@ static void times_have_their_causes(void **state) {
     report = good();
     report.prepare_us = 3000000;
     report.total_us += 3000000;
-    (void)first_is(&report, "preparing");
+    report.prompt_tokens = 1000;
+    assert_non_null(strstr(first_is(&report, "preparing").text, "but only 0 ms of work: the machine was busy"));
+    report.prepare_cpu_us = 2000000;
+    report.known_tokens = 900;
+    assert_non_null(strstr(first_is(&report, "preparing").text, "the text of 900 of its 1,000 tokens was known"));
+    assert_non_null(strstr(first_is(&report, "preparing").advice, "fewer or smaller tools and schemas"));
+    report.known_tokens = 0;
+    assert_non_null(strstr(first_is(&report, "preparing").advice, "does the client change its beginning?"));
+    report.prepare_db_us = 2000000;
+    assert_non_null(strstr(first_is(&report, "preparing").text, "2.0 s of that reading what is kept"));
     report = good();
     report.read_us = 3000000;
     assert_int_equal(first_is(&report, "slow_upload").lost_us, 3000000);
@@ -355,6 +375,21 @@ static void the_costliest_comes_first(void **state) {
         assert_true(verdicts[i - 1].lost_us >= verdicts[i].lost_us);
     }
     assert_string_equal(hearth_verdict_name(verdicts[0].cause), "queued");
+}
+
+/* What nothing can be done about is second, unless the rest is next to nothing. */
+static void what_can_be_helped_comes_first(void **state) {
+    struct hearth_report report = good();
+    (void)state;
+    report.generated_tokens = 1000;
+    report.preemptions = 1;
+    report.wait_us[HEARTH_WAIT_PREEMPTED] = 3000000;
+    report.decode_us = 23000000;
+    report.total_us = 23100000;
+    assert_int_equal(first_is(&report, "preempted").lost_us, 3000000);
+    report.decode_us = 43000000;
+    report.total_us = 43100000;
+    assert_int_equal(first_is(&report, "long_reply").lost_us, 40000000);
 }
 
 /* ---- the ring ---- */
@@ -570,6 +605,7 @@ int main(void) {
         cmocka_unit_test(what_was_computed_beside_is_told_apart),
         cmocka_unit_test(a_cold_model_is_told_apart_from_long_prompts),
         cmocka_unit_test(the_costliest_comes_first),
+        cmocka_unit_test(what_can_be_helped_comes_first),
         cmocka_unit_test(the_ring_keeps_the_last),
         cmocka_unit_test(the_ring_is_stored_and_loaded),
         cmocka_unit_test(what_is_deleted_goes),
