@@ -13,14 +13,6 @@ static const char *const longer[] = {"gemma3-270m", "hybrid"};
 
 #define PROMPT 130
 
-static struct hearth_engine *open_deterministic(const char *name) {
-    struct hearth_llama_params params;
-    real_params(&params, name);
-    params.deterministic = true;
-    params.threads = params.threads_batch = 1;
-    return real_open_with(&params);
-}
-
 /* [begin, end) of a sequence in batches of at most `most`, each with a few tokens of another sequence in front. */
 static void compute(struct hearth_engine *engine, const hearth_token *tokens, int32_t begin, int32_t end, int32_t most,
                     int32_t beside, int32_t *other) {
@@ -52,7 +44,7 @@ static void splits_are_one(void **state) {
     static const struct {
         int32_t most, beside;
     } splits[] = {{37, 0}, {64, 3}};
-    struct hearth_engine *engine = open_deterministic(*state);
+    struct hearth_engine *engine = real_open_deterministic(*state);
     hearth_token tokens[PROMPT];
     int32_t other = 0;
     real_prompt(engine, 5, tokens, PROMPT);
@@ -72,7 +64,7 @@ static void splits_are_one(void **state) {
 /* Its first tokens stand behind another sequence's, which then leaves, so that the next ones stand in front. */
 static void places_are_one(void **state) {
     enum { FIRST = 20, OTHER = 200 };
-    struct hearth_engine *engine = open_deterministic(*state);
+    struct hearth_engine *engine = real_open_deterministic(*state);
     hearth_token tokens[PROMPT];
     int32_t other = 0;
     real_prompt(engine, 7, tokens, PROMPT);
@@ -95,7 +87,7 @@ static void places_are_one(void **state) {
 /* State of another split, brought back behind cells that another sequence holds. */
 static void state_is_the_same(void **state) {
     enum { KEPT = 64 };
-    struct hearth_engine *engine = open_deterministic(*state);
+    struct hearth_engine *engine = real_open_deterministic(*state);
     struct real_state kept = {0};
     hearth_token tokens[PROMPT];
     int32_t other = 0;

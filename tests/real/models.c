@@ -39,10 +39,12 @@ struct hearth_engine *real_open_with(const struct hearth_llama_params *params) {
     return engine;
 }
 
-/* The last engine that real_open() has made. A start proves that state goes out and comes back, which takes a while. */
+/* The last engine that open_shared() has made. A start proves that state goes out and comes back, which takes a while.
+ */
 static struct {
     struct hearth_engine *engine;
     const char *name;
+    bool deterministic;
     bool busy; /* a test has it, or had it when it failed */
 } shared;
 
@@ -53,16 +55,27 @@ static void shared_end(void) {
     }
 }
 
-struct hearth_engine *real_open(const char *name) {
-    if (shared.engine == NULL || shared.busy || strcmp(shared.name, name) != 0) {
+static struct hearth_engine *open_shared(const char *name, bool deterministic) {
+    if (shared.engine == NULL || shared.busy || shared.deterministic != deterministic ||
+        strcmp(shared.name, name) != 0) {
         struct hearth_llama_params params;
         shared_end();
         real_params(&params, name);
+        params.deterministic = deterministic;
         shared.engine = real_open_with(&params);
         shared.name = name;
+        shared.deterministic = deterministic;
     }
     shared.busy = true;
     return shared.engine;
+}
+
+struct hearth_engine *real_open(const char *name) {
+    return open_shared(name, false);
+}
+
+struct hearth_engine *real_open_deterministic(const char *name) {
+    return open_shared(name, true);
 }
 
 void real_close(struct hearth_engine *engine) {

@@ -22,6 +22,7 @@ void real_params(struct hearth_llama_params *params, const char *name);
 /* Opens a model or skips the calling test. The engine is the one that the test before had, if that was of this model:
  * tests of one model stand behind one another. All its sequences are empty. */
 struct hearth_engine *real_open(const char *name);
+struct hearth_engine *real_open_deterministic(const char *name);
 struct hearth_engine *real_open_with(const struct hearth_llama_params *params);
 void real_close(struct hearth_engine *engine);
 

@@ -10,7 +10,8 @@
 
 #define PROMPT 160
 
-static const char *const names[] = {"smollm2", "gemma3-270m", "hybrid", "mamba", "opaque", "tiny-window"};
+static const char *const names[] = {"smollm2", "gemma3-270m", "hybrid",     "mamba",
+                                    "opaque",  "tiny-window", "tiny-hybrid"};
 
 /* The model's noise: the same token behind the same prompt, computed from two splits. The second ends with single
  * tokens, which other kernels compute than batches. */
@@ -277,27 +278,36 @@ static void lanes_decode_together(void **state) {
 int main(int argc, char **argv) {
     const bool whole = argc == 2 && strcmp(argv[1], "long") == 0;
     const struct CMUnitTest tests[] = {
-        ON(shared_state_is_the_same_state, "gemma3-270m"),
         ON(sharing_a_middle_range, "smollm2"),
         ON(rewinding_pages, "smollm2"),
         ON(sharing_costs_no_cells, "smollm2"),
-        ON(shared_state_is_the_same_state, "hybrid"),
-        ON(sharing_a_middle_range, "hybrid"),
-        ON(rewinding_where_nothing_can_be_rewound, "hybrid"),
-        ON(sharing_costs_no_cells, "hybrid"),
-        ON(lanes_decode_together, "hybrid"),
+        ON(shared_state_is_the_same_state, "tiny-hybrid"),
+        ON(sharing_a_middle_range, "tiny-hybrid"),
+        ON(rewinding_where_nothing_can_be_rewound, "tiny-hybrid"),
+        ON(sharing_costs_no_cells, "tiny-hybrid"),
+        ON(lanes_decode_together, "tiny-hybrid"),
         ON(shared_state_is_the_same_state, "mamba"),
         ON(rewinding_where_nothing_can_be_rewound, "mamba"),
-        ON(lanes_decode_together, "mamba"),
         ON(rewinding_where_nothing_can_be_rewound, "opaque"),
+        ON(shared_state_is_the_same_state, "tiny-window"),
         ON(a_full_window_comes_back, "tiny-window"),
         ON(rewinding_in_a_window, "tiny-window"),
         ON(lanes_decode_together, "tiny-window"),
     };
     const struct CMUnitTest longer[] = {
-        ON(shared_state_is_the_same_state, "smollm2"), ON(lanes_decode_together, "smollm2"),
-        ON(sharing_a_middle_range, "gemma3-270m"),     ON(a_full_window_comes_back, "gemma3-270m"),
-        ON(rewinding_in_a_window, "gemma3-270m"),      ON(lanes_decode_together, "gemma3-270m"),
+        ON(shared_state_is_the_same_state, "smollm2"),
+        ON(lanes_decode_together, "smollm2"),
+        ON(shared_state_is_the_same_state, "gemma3-270m"),
+        ON(sharing_a_middle_range, "gemma3-270m"),
+        ON(a_full_window_comes_back, "gemma3-270m"),
+        ON(rewinding_in_a_window, "gemma3-270m"),
+        ON(lanes_decode_together, "gemma3-270m"),
+        ON(shared_state_is_the_same_state, "hybrid"),
+        ON(sharing_a_middle_range, "hybrid"),
+        ON(rewinding_where_nothing_can_be_rewound, "hybrid"),
+        ON(sharing_costs_no_cells, "hybrid"),
+        ON(lanes_decode_together, "hybrid"),
+        ON(lanes_decode_together, "mamba"),
     };
     const int failed = whole ? cmocka_run_group_tests(longer, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
     return real_exit(failed, names, sizeof names / sizeof names[0]);

@@ -14,7 +14,8 @@
 /* END + CONTINUED stays below 256: llama.cpp computes attention over cells in steps of 256, and a restored window (128
  * positions in the opaque model) takes fewer cells than the original, so behind that the layouts differ. */
 
-static const char *const names[] = {"smollm2", "gemma3-270m", "hybrid", "mamba", "opaque"};
+static const char *const names[] = {"smollm2", "tiny-window", "tiny-hybrid", "mamba",
+                                    "opaque",  "gemma3-270m", "hybrid"};
 
 /* One walk over the prompt, with everything that the restores are compared with. */
 struct walk {
@@ -163,6 +164,8 @@ static void classes_are_as_expected(void **state) {
         enum hearth_engine_class memory_class;
     } expected[] = {{"smollm2", HEARTH_ENGINE_PAGES},
                     {"gemma3-270m", HEARTH_ENGINE_PAGES_SNAPSHOT},
+                    {"tiny-window", HEARTH_ENGINE_PAGES_SNAPSHOT},
+                    {"tiny-hybrid", HEARTH_ENGINE_PAGES_SNAPSHOT},
                     {"hybrid", HEARTH_ENGINE_PAGES_SNAPSHOT},
                     {"mamba", HEARTH_ENGINE_SNAPSHOT},
                     {"opaque", HEARTH_ENGINE_OPAQUE}};
@@ -199,10 +202,26 @@ static void forced_opaque_comes_back(void **state) {
 #define ALL_ON(model)                                                                                               \
     ON(continuation_is_the_same, model), ON(classes_are_as_expected, model), ON(everything_comes_back, model),      \
         ON(part_of_a_page_comes_back, model), ON(exporting_is_repeatable, model), ON(sizes_are_as_promised, model), \
-        ON(history_matters, model), ON(forced_opaque_comes_back, model)
+        ON(history_matters, model)
 
-int main(void) {
-    const struct CMUnitTest tests[] = {ALL_ON("smollm2"), ALL_ON("gemma3-270m"), ALL_ON("hybrid"), ALL_ON("mamba"),
-                                       ALL_ON("opaque")};
-    return real_exit(cmocka_run_group_tests(tests, NULL, walk_finish), names, sizeof names / sizeof names[0]);
+/* With "long": those that take longer. */
+int main(int argc, char **argv) {
+    const bool whole = argc == 2 && strcmp(argv[1], "long") == 0;
+    const struct CMUnitTest tests[] = {
+        ALL_ON("smollm2"),     ON(forced_opaque_comes_back, "smollm2"),
+        ALL_ON("tiny-window"), ON(forced_opaque_comes_back, "tiny-window"),
+        ALL_ON("tiny-hybrid"), ON(forced_opaque_comes_back, "tiny-hybrid"),
+        ALL_ON("mamba"),       ALL_ON("opaque"),
+    };
+    const struct CMUnitTest longer[] = {
+        ALL_ON("gemma3-270m"),
+        ON(forced_opaque_comes_back, "gemma3-270m"),
+        ALL_ON("hybrid"),
+        ON(forced_opaque_comes_back, "hybrid"),
+        ON(forced_opaque_comes_back, "mamba"),
+        ON(forced_opaque_comes_back, "opaque"),
+    };
+    const int failed =
+        whole ? cmocka_run_group_tests(longer, NULL, walk_finish) : cmocka_run_group_tests(tests, NULL, walk_finish);
+    return real_exit(failed, names, sizeof names / sizeof names[0]);
 }
