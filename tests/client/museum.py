@@ -9,6 +9,8 @@ import json
 import os
 import re
 
+import pytest
+
 from conftest import serve
 from lib import server as servers
 from lib.ledger import of_exchanges
@@ -19,6 +21,10 @@ from lib.text import Text
 CHAT = "/chat/completions"
 CTX_TOKENS = 131072
 CLASSES = ["tiny", "tiny-hybrid", "tiny-window"]  # plain attention, recurrent layers too, a sliding window too
+# Whole with each of them, streamed with the first; `make test-long` has all of both.
+EACH_WAY = pytest.mark.parametrize("stream, model", [
+    pytest.param(stream, model, marks=[pytest.mark.long] if stream and model != "tiny" else [],
+                 id=f"{'streamed' if stream else 'whole'}-{model}") for stream in (False, True) for model in CLASSES])
 THINKER = os.path.join(os.path.dirname(__file__), "thinking.jinja")
 UNSCRIPTED = "This is not in the script."
 
@@ -82,8 +88,8 @@ def tool(name, description, required=None, **properties):
 
 SYSTEM = {"role": "system", "content": "You look after a small museum.\n\n" + Text("agents").words(400)}
 LOOK = tool("look_up", "Looks an object up in the catalogue.", number="integer")
-LEND = tool("lend", "Lends an object to somebody.", number="integer", borrower="string", days="integer")
-NOTE = tool("note", "Writes a note.", text="string")
+LEND = tool("lend", "Lends an object to somebody.", number="integer", borrower={"type": "string", "maxLength": 20}, days="integer")
+NOTE = tool("note", "Writes a note.", text={"type": "string", "maxLength": 200})
 TOOLS = [LOOK, LEND, NOTE]
 
 

@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from museum import CLASSES, SYSTEM, TOOLS, Museum, stage
+from museum import EACH_WAY, SYSTEM, TOOLS, Museum, stage
 from conftest import sdk
 from dialects import BETAS, Tally, claude, flat, for_messages
 from test_clients_openai import SESSION, hold
 
 pytestmark = pytest.mark.llama
-STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 class Responses:
@@ -105,9 +104,8 @@ class Messages:
                  "content": self.museum.run(block["name"], block["input"])} for block in made]})
 
 
-@pytest.mark.parametrize("model", CLASSES)
 @pytest.mark.parametrize("mode", ["chain", "conversation"])
-@STREAMED
+@EACH_WAY
 def test_responses_by_id(tmp_path, mode, stream, model):
     with stage(tmp_path, SESSION, model=model) as played:
         agent = Responses(sdk(played), mode, stream)
@@ -116,8 +114,7 @@ def test_responses_by_id(tmp_path, mode, stream, model):
         agent.tally.assert_nothing_twice()
 
 
-@pytest.mark.parametrize("model", CLASSES)
-@STREAMED
+@EACH_WAY
 def test_responses_resent(tmp_path, stream, model):
     with stage(tmp_path, SESSION, model=model) as played:
         agent = Responses(sdk(played), "resend", stream)
@@ -125,9 +122,8 @@ def test_responses_resent(tmp_path, stream, model):
         agent.tally.assert_nothing_twice(1.02)
 
 
-@pytest.mark.parametrize("model", CLASSES)
 @pytest.mark.parametrize("marks", [False, True], ids=["plain", "marked"])
-@STREAMED
+@EACH_WAY
 def test_messages(tmp_path, stream, marks, model):
     with stage(tmp_path, SESSION, model=model) as played:
         with claude(played) as client:

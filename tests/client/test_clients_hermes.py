@@ -1,6 +1,7 @@
 """hermes-agent: the program as it is, with its 18 tools and 14,000 tokens of system text, working in a folder.
 
-HEARTH_HERMES names it (scripts/test.sh installs it); without it these tests are left out.
+HEARTH_HERMES names it (scripts/test.sh installs it); without it these tests are left out. `make test` has the interactive
+program here, a process per turn in test_programs.py and test_clients_hermes_dialects.py.
 """
 
 import os
@@ -34,6 +35,7 @@ def no_tool_failed(played):
     assert not [text for text in results if '"error": "' in text or "Error executing" in text]
 
 
+@pytest.mark.long
 def test_one_shot(tmp_path, project, home):
     script = [says(calls(("terminal", {"command": "printf 'alpha %s' beta > made.txt && cat made.txt"})), last="Make"),
               says("It says alpha beta.", last="alpha beta")]
@@ -44,6 +46,7 @@ def test_one_shot(tmp_path, project, home):
         played.assert_nothing_twice()
 
 
+@pytest.mark.long
 def test_a_process_per_turn(tmp_path, project, home):
     """Four turns with calls, alone and in parallel, in four processes; each resends everything."""
     path = os.path.join(project, "museum.md")
@@ -73,6 +76,7 @@ def test_a_process_per_turn(tmp_path, project, home):
         played.assert_nothing_twice()
 
 
+@pytest.mark.long
 def test_two_sessions_take_turns_on_one_lane(tmp_path, project, home):
     turns = 3  # of the first session, of the second, and of the first again
     script = [entry for number in range(turns) for entry in (

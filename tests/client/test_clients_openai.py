@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from museum import CLASSES, SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
+from museum import CLASSES, EACH_WAY, SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
 from conftest import sdk
 from lib.text import Text
 
@@ -89,8 +89,7 @@ def hold(agent):
     assert agent.museum.loans == {12: "Städtische Galerie"}
 
 
-@pytest.mark.parametrize("model", CLASSES)
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@EACH_WAY
 def test_session(tmp_path, stream, model):
     with stage(tmp_path, SESSION, model=model) as played:
         hold(Agent(sdk(played), stream))
@@ -159,9 +158,8 @@ def test_stream_helper_puts_calls_together(tmp_path):
     assert [json.loads(each.function.arguments) for each in made] == [{"number": 7}, {"text": "seven"}]
 
 
-# ---- SmolLM2 speaks for itself: calls are forced, replies have a schema ----
+# ---- a model speaks for itself: calls are forced, replies have a schema ----
 
-@pytest.mark.language
 @pytest.mark.llama
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_forced_calls_over_turns(server, model, stream):
@@ -200,7 +198,6 @@ def test_required_calls_some_tool(chat):
     assert reply.choices[0].finish_reason in ("tool_calls", "stop")
 
 
-@pytest.mark.language
 @pytest.mark.llama
 def test_one_call_at_a_time(chat):
     made = chat("Look up 1 and look up 2.", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,

@@ -79,6 +79,7 @@ def test_session(tmp_path):
         played.assert_nothing_twice()
 
 
+@pytest.mark.long
 @pytest.mark.language
 @pytest.mark.llama
 def test_smollm2_is_made_to_call(server, model):

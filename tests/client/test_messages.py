@@ -101,7 +101,7 @@ def test_max_tokens_is_clamped(ask):
 
 def test_stop_sequences(ask):
     whole = text(ask())
-    stop = whole.split()[2]
+    stop = max(whole.split(), key=len)
     message = ask(stop_sequences=["~~~", stop])
     assert message.stop_reason == "stop_sequence" and message.stop_sequence == stop
     assert text(message) == whole[:whole.index(stop)]
@@ -126,8 +126,8 @@ def test_multi_turn(ask):
 
 def test_system_message_within(ask):
     """A system message may stand among the messages."""
-    assert text(ask([QUESTION, {"role": "assistant", "content": "Paris."}, {"role": "system", "content": "Be brief."},
-                     {"role": "user", "content": "And of Spain?"}]))
+    assert ask([QUESTION, {"role": "assistant", "content": "Paris."}, {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "And of Spain?"}]).usage.output_tokens
 
 
 @pytest.mark.language
@@ -141,8 +141,8 @@ def test_prefill(ask):
 
 
 def test_sampling_settings(ask):
-    assert text(ask(extra_body={"temperature": 0.7, "top_p": 0.9, "top_k": 20}))
-    assert text(ask(extra_body={"temperature": None})) is not None
+    assert ask(extra_body={"temperature": 0.7, "top_p": 0.9, "top_k": 20}).usage.output_tokens
+    assert ask(extra_body={"temperature": None}).usage.output_tokens
 
 
 def test_metadata_and_tier(ask):
@@ -164,17 +164,17 @@ def test_request_id(ask):
 def test_auth_token(server, model):
     """As Claude Code logs in with ANTHROPIC_AUTH_TOKEN."""
     with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", auth_token="none", api_key=None) as client:
-        assert client.messages.create(model=model, max_tokens=4, messages=[QUESTION]).content
+        assert client.messages.create(model=model, max_tokens=4, messages=[QUESTION]).usage.output_tokens
 
 
 def test_path_under_anthropic(server, model):
     with claude(server, "/anthropic") as client:
-        assert client.messages.create(model=model, max_tokens=4, messages=[QUESTION]).content
+        assert client.messages.create(model=model, max_tokens=4, messages=[QUESTION]).usage.output_tokens
         assert client.messages.count_tokens(model=model, messages=[QUESTION]).input_tokens > 5
 
 
 def test_any_model_name(ask, claude_client):
-    assert claude_client.messages.create(model="claude-sonnet-4-6", max_tokens=4, messages=[QUESTION]).content
+    assert claude_client.messages.create(model="claude-sonnet-4-6", max_tokens=4, messages=[QUESTION]).usage.output_tokens
 
 
 def test_async_client(server, model):
@@ -240,12 +240,11 @@ def test_stream_helper_text_events(claude_client, model):
 
 
 def test_stream_stop_sequence(ask):
-    stop = text(ask()).split()[2]
+    stop = max(text(ask()).split(), key=len)
     events = list(ask(stop_sequences=[stop], stream=True))
     assert (events[-2].delta.stop_reason, events[-2].delta.stop_sequence) == ("stop_sequence", stop)
 
 
-@pytest.mark.language
 def test_stream_forced_call(ask):
     events = list(ask("Lend vase 4 to the town for 7 days.", tools=TOOLS, tool_choice=NAMED, stream=True, max_tokens=120))
     start = next(event for event in events if event.type == "content_block_start").content_block
@@ -255,7 +254,6 @@ def test_stream_forced_call(ask):
     assert events[-2].delta.stop_reason == "tool_use"
 
 
-@pytest.mark.language
 def test_stream_helper_input_json(claude_client, model):
     with claude_client.messages.stream(model=model, tools=TOOLS, tool_choice=NAMED, messages=[
             {"role": "user", "content": "Lend vase 4 to the town for 7 days."}], **steady({"max_tokens": 120})) as stream:
@@ -267,7 +265,6 @@ def test_stream_helper_input_json(claude_client, model):
 
 # ---- tools ----
 
-@pytest.mark.language
 def test_forced_call(ask):
     made = the_call(ask("Lend vase 4 to the town.", tools=TOOLS, tool_choice=NAMED, max_tokens=120))
     assert made.name == "lend" and type(made.input["number"]) is int
@@ -279,7 +276,6 @@ def test_any_call(ask):
     assert message.stop_reason in ("tool_use", "max_tokens")
 
 
-@pytest.mark.language
 def test_one_call_at_a_time(ask):
     the_call(ask("Look up 1 and look up 2.", tools=TOOLS, max_tokens=160,
                  tool_choice={"type": "any", "disable_parallel_tool_use": True}))
@@ -299,7 +295,7 @@ CALL = {"role": "assistant", "content": [{"type": "text", "text": "I look."}, {
 def test_tool_result(ask, result):
     message = ask([QUESTION, CALL, {"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "toolu_1", **result}, {"type": "text", "text": "Well?"}]}], tools=TOOLS)
-    assert message.content
+    assert message.usage.output_tokens
 
 
 def test_tool_result_of_another_call(refused, model):
@@ -337,7 +333,7 @@ def test_cache_control_everywhere(ask):
     message = ask([{"role": "user", "content": marked("What is 4?")}, {"role": "assistant", "content": [
         {**CALL["content"][0]}, {**CALL["content"][1], "cache_control": MARK}]}, {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "toolu_1", "content": "A vase.", "cache_control": MARK}]}], tools=tools)
-    assert message.content
+    assert message.usage.output_tokens
 
 
 def test_too_many_marks(refused, model):
@@ -409,7 +405,7 @@ def test_wrong_key(engine_flags):
                 client.messages.create(model="any", max_tokens=4, messages=[QUESTION])
         assert caught.value.body["type"] == "error" and caught.value.body["error"]["type"] == "authentication_error"
         with claude(running, api_key="right") as client:
-            assert client.messages.create(model="any", max_tokens=4, messages=[QUESTION]).content
+            assert client.messages.create(model="any", max_tokens=4, messages=[QUESTION]).usage.output_tokens
 
 
 # ---- thinking ----

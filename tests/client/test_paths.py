@@ -51,7 +51,7 @@ def refusal(*flags, **variables):
 
 @pytest.mark.parametrize("option", READ + LOADED)
 def test_a_file_that_cannot_be_read(tmp_path, option):
-    flags = SIM if option in READ else ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")]
+    flags = SIM if option in READ else ["-m", os.path.join(servers.models_dir(), "tiny.gguf")]
     for name, (path, reason) in places(tmp_path).items():
         line = refusal(*flags, option, str(path))
         assert str(path) in line and reason in line, name
@@ -78,7 +78,7 @@ def test_what_never_ends_and_what_never_begins(tmp_path, option):
 def test_what_a_file_holds_is_not_what_is_meant(tmp_path, option):
     """The line names the option, the file and the cause, however long the path is."""
     text, cause = CAUSES[option]
-    flags = ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")] if option in LOADED else SIM
+    flags = ["-m", os.path.join(servers.models_dir(), "tiny.gguf")] if option in LOADED else SIM
     if option in ("--ssl-cert-file", "--ssl-key-file"):
         certificate, key = make_certificate(tmp_path, "server")
         flags = SIM + (["--ssl-key-file", key] if option == "--ssl-cert-file" else ["--ssl-cert-file", certificate])

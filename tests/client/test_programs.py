@@ -1,6 +1,7 @@
 """Smaller programs and frameworks, each through a short session with calls: docs/clients.md says how they are set up, and
 scripts/programs.sh installs them; those that are missing are left out. Claude Code, Codex and Hermes have more tests of
-their own."""
+their own. `make test` has one that resends everything, one that rewrites its prompt, and one with an
+SDK for each API; `make test-long` has them all."""
 
 import pytest
 
@@ -43,6 +44,7 @@ def test_aider(tmp_path):
         assert_first_prompt(ledger, "aider")
 
 
+@pytest.mark.long
 @needs("mini")
 def test_mini_swe_agent(tmp_path):
     script = [says(calls(("bash", {"command": "cat museum.md"}), text="I look."), last="Describe the museum."),
@@ -58,6 +60,7 @@ def test_mini_swe_agent(tmp_path):
         assert_first_prompt(ledger, "mini-swe-agent")
 
 
+@pytest.mark.long
 @needs("vibe")
 def test_vibe(tmp_path):
     script = [says(calls(("bash", {"command": "cat museum.md"}), text="I look."), last="Look around."),
@@ -99,6 +102,7 @@ def test_pydantic_ai(tmp_path, model):
         assert_first_prompt(ledger, "pydantic-ai")
 
 
+@pytest.mark.long
 @needs("openhands")
 def test_openhands(tmp_path):
     script = [says(calls(("think", {"thought": "There are nine of them."}), text="I think."), last="Think of 12."),

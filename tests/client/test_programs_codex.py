@@ -1,5 +1,6 @@
 """Codex: the program as it is, a process for each turn, with its tools at work. docs/clients.md says how it is set up;
-without the program (scripts/programs.sh) these tests are left out."""
+without the program (scripts/programs.sh) these tests are left out. `make test-long` adds what test_programs_claude.py has,
+too: sub-agents, a picture; and longer sessions."""
 
 import pytest
 
@@ -19,23 +20,24 @@ def run(*commands, text=None):
     return calls(*(("exec_command", {"cmd": command}) for command in commands), text=text)
 
 
-@MODELS
-def test_ten_turns(tmp_path, model):
-    """Ten turns with a call or two each, alone and in parallel, in ten processes."""
+@pytest.mark.parametrize("model, turns", [
+    ("tiny-hybrid", 4), *(pytest.param(model, 10, marks=pytest.mark.long) for model in ("tiny", "tiny-hybrid"))])
+def test_many_turns(tmp_path, model, turns):
+    """Turns with a call or two each, alone and in parallel, in a process each."""
     script = [says(run("cat museum.md", "ls | wc -l", text="I look around."), last="look around"),
               says("A museum. " + Text("cx", 1).words(80), last="north room")]
-    for turn in range(2, 11):
+    for turn in range(2, turns + 1):
         script += [says(run(f"echo turn {turn} >>log.md; cat log.md"), last=f"Turn {turn}!"),
                    says(f"This was turn {turn}. " + Text("cx", turn).words(40), last=f"turn {turn}\n")]
     with play(tmp_path, script, model=model) as played:
         user = codex(tmp_path, played)
         user.write("museum.md", "# Museum\n\nnorth room\n" + Text("museum").words(200))
         assert user.ask("Please look around.").startswith("A museum.")
-        for turn in range(2, 11):
+        for turn in range(2, turns + 1):
             assert user.ask(f"Turn {turn}!").startswith(f"This was turn {turn}.")
-        assert (tmp_path / "work" / "log.md").read_text().splitlines() == [f"turn {turn}" for turn in range(2, 11)]
+        assert (tmp_path / "work" / "log.md").read_text().splitlines() == [f"turn {turn}" for turn in range(2, turns + 1)]
         ledger = played.assert_well()
-        assert len(ledger.rows) == 20
+        assert len(ledger.rows) == 2 * turns
         assert_first_prompt(ledger, "Codex")
 
 
@@ -54,6 +56,7 @@ def test_two_sessions_at_once(tmp_path, model):
         assert len(played.assert_well(each=False).rows) == 5
 
 
+@pytest.mark.long
 @MODELS
 def test_sub_agents(tmp_path, model):
     """One at work beside the session that waits for what it makes."""
@@ -102,6 +105,7 @@ def test_effort(tmp_path, model):
         played.assert_well()
 
 
+@pytest.mark.long
 @MODELS
 def test_picture(tmp_path, model):
     with play(tmp_path, [says("I cannot see it.", last="In the picture?"), says("Nothing.", last="What else?")],

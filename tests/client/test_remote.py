@@ -1,7 +1,7 @@
 """Boxes that share their state in a Redis, as clients see it: what one has computed another does not compute again; a
 store that fails, forgets or lies costs speed, never an answer.
 
-HEARTH_LIES is how many values each kind of lie is told about (default 6).
+HEARTH_LIES is how many values each kind of lie is told about (default 4).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from store import PROGRAM, FakeStore, Proxy, Store, certificate, metric, wait_wr
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="Redis is not installed")
 # Prompts that are the same tokens for every box: boxes do not share how replies were sampled.
 Talk = functools.partial(ondisk.Talk, foreign=True)
-LIES = int(os.environ.get("HEARTH_LIES", "6"))
+LIES = int(os.environ.get("HEARTH_LIES", "4"))
 CUTS, KILLS = 4, 4
 
 
@@ -51,18 +51,26 @@ def turn(running, talk, **options):
 
 # ---------------------------------------------------------------------------------------------------- sharing
 
-@pytest.mark.parametrize("model, compress", [
-    ("sim", "none"), pytest.param("tiny", "none", marks=pytest.mark.llama),
-    pytest.param("tiny-hybrid", "none", marks=pytest.mark.llama),
-    pytest.param("tiny-window", "zstd", marks=pytest.mark.llama)])
-@pytest.mark.parametrize("disk", [False, True], ids=["ram", "disk"])
+def ways(*usual):
+    """Models over RAM and over disk: the usual ones, and for `make test-long` the rest."""
+    for model in ("sim", "tiny", "tiny-hybrid", "tiny-window"):
+        for place in ("ram", "disk"):
+            marks = [pytest.mark.llama] if model != "sim" else []
+            if (model, place) not in usual:
+                marks.append(pytest.mark.long)
+            yield pytest.param(model, "zstd" if model == "tiny-window" else "none", place == "disk", marks=marks,
+                               id=f"{model}-{place}")
+
+
+@pytest.mark.parametrize("model, compress, disk", list(ways(
+    ("sim", "ram"), ("sim", "disk"), ("tiny", "disk"), ("tiny-hybrid", "ram"), ("tiny-window", "disk"))))
 def test_a_conversation_that_changes_the_box_with_every_turn(store, tmp_path, model, compress, disk):
     talk, new, spent, known = Talk("wanders"), 0, 0, 0
     folders = [["--kv-dir", str(tmp_path / f"kv{i}")] if disk else ["--kv-disk", "0"] for i in range(2)]
     with contextlib.ExitStack() as stack:
         boxes = [stack.enter_context(box(store, "--kv-compress", compress, *folder, model=model)) for folder in folders]
         alone = stack.enter_context(serve(*model_flags(model), "-c", "8192", "--cache-ram", "0"))
-        for number in range(8):
+        for number in range(5):
             running = boxes[number % 2]
             messages = talk.ask()
             answer = request(running.client, messages)
@@ -528,7 +536,7 @@ def test_twelve_agents_over_two_boxes(store, router, most):
     talks = [Talk(f"agent {number}", system_words=500) for number in range(12)]
     with contextlib.ExitStack() as stack:
         boxes = [stack.enter_context(box(store, "--kv-disk", "0", "--kv-min-tokens", "0")) for _ in range(2)]
-        for _ in range(4):
+        for _ in range(3):
             for number in pick.sample(range(12), 12):
                 running, talk = boxes[number % 2 if router == "affinity" else pick.randrange(2)], talks[number]
                 answer = turn(running, talk)

@@ -19,6 +19,8 @@ CLEAN = {
     'src/base/b.c': 'int hearth_base_x(void);\nint hearth_base_x(void) { return 0; }\n',
 }
 
+OBJECTS = {}  # of files that include nothing: most of them are in every tree
+
 
 class Lint(unittest.TestCase):
     def setUp(self):
@@ -39,8 +41,14 @@ class Lint(unittest.TestCase):
         entries = []
         for source in sorted((self.root / 'src').rglob('*.c')):
             output = str(source.relative_to(self.root)).replace('/', '_') + '.o'
-            subprocess.run([*os.environ.get('CC', 'cc').split(), '-I', self.root / 'src', '-c', source, '-o', build / output],
-                           check=True)
+            text = source.read_text()
+            if text not in OBJECTS:
+                subprocess.run([*os.environ.get('CC', 'cc').split(), '-I', self.root / 'src', '-c', source, '-o',
+                                build / output], check=True)
+                if '#' not in text:
+                    OBJECTS[text] = (build / output).read_bytes()
+            else:
+                (build / output).write_bytes(OBJECTS[text])
             entries.append({'directory': str(build), 'file': os.path.relpath(source, build), 'output': output})
         (build / 'compile_commands.json').write_text(json.dumps(entries))
         return self.run_lint(*options)

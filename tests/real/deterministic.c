@@ -63,7 +63,7 @@ static void splits_are_one(void **state) {
 
 /* Its first tokens stand behind another sequence's, which then leaves, so that the next ones stand in front. */
 static void places_are_one(void **state) {
-    enum { FIRST = 20, OTHER = 200 };
+    enum { FIRST = 20, OTHER = 100 };
     struct hearth_engine *engine = real_open_deterministic(*state);
     hearth_token tokens[PROMPT];
     int32_t other = 0;

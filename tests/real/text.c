@@ -154,7 +154,7 @@ struct run {
 };
 
 static void *tokenize_run(void *user) {
-    enum { BYTES = 1 << 20 };
+    enum { BYTES = 1 << 18 };
     const struct run *run = user;
     struct hearth_tokens tokens = {0};
     struct hearth_buf text = {0}, back = {0};
@@ -186,7 +186,7 @@ static void a_long_run_takes_a_shallow_stack(void **state) {
         pthread_attr_t attr;
         pthread_t thread;
         assert_int_equal(pthread_attr_init(&attr), 0);
-        assert_int_equal(pthread_attr_setstacksize(&attr, (size_t)128 << 20), 0);
+        assert_int_equal(pthread_attr_setstacksize(&attr, (size_t)32 << 20), 0);
         assert_int_equal(pthread_create(&thread, &attr, tokenize_run, &run), 0);
         assert_int_equal(pthread_join(thread, NULL), 0);
         pthread_attr_destroy(&attr);
