@@ -16,10 +16,7 @@
 #define RATIO_CASES 2.0f  /* returns that a factor counts as expected and seen at first */
 #define CASES_MAX 8192.0f
 #define CHANCE_MAX 0.95
-
-static double bin_start_s(int bin) {
-    return bin == 0 ? 0 : exp2((bin - 1) / 4.0);
-}
+#define QUARTER_OCTAVE 1.189207115002721 /* bins behind the first second: each starts so many times as late */
 
 /* Where an age stands, in bins. */
 static double place_of(int64_t age_us) {
@@ -51,13 +48,18 @@ static double base_chance(const struct hearth_hazard_bin *bin) {
     return ((double)bin->back + GUESS_CASES * GUESS) / ((double)bin->reached + GUESS_CASES);
 }
 
+/* The product of the factors' ratios. */
+static double factors_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of, int bin) {
+    double product = 1;
+    for (int factor = 0; factor < HEARTH_HAZARD_FACTORS; factor++) {
+        product *= ratio_of(ratio_at(hazard, of, factor, bin));
+    }
+    return product;
+}
+
 static double odds_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of, int bin) {
     const double p = base_chance(&hazard->bins[of->awaits][bin]);
-    double odds = p / (1 - p);
-    for (int factor = 0; factor < HEARTH_HAZARD_FACTORS; factor++) {
-        odds *= ratio_of(ratio_at(hazard, of, factor, bin));
-    }
-    return odds;
+    return p / (1 - p) * factors_of(hazard, of, bin);
 }
 
 static double chance_of(double odds) {
@@ -86,50 +88,73 @@ void hearth_hazard_learn(struct hearth_hazard *hazard, const struct hearth_hazar
     }
 }
 
-/* The chance within each bin, and how long it is. */
-struct chances {
-    double p[HEARTH_HAZARD_BINS], width_s[HEARTH_HAZARD_BINS];
+/* Bins that are held on to together, as what has reached the first of them sees them. */
+struct stretch {
+    double back, held_s, left; /* returns, time that a place is held, and what has not come back behind it */
 };
 
-static struct chances chances_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of) {
-    struct chances chances;
-    double start_s = bin_start_s(0);
+/* Each bin as a stretch. The product of the factors is the same in all of a span. */
+static void stretches_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of,
+                         struct stretch stretches[HEARTH_HAZARD_BINS]) {
+    double factors = 1, width_s = 1;
     for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
-        const double end_s = bin_start_s(bin + 1);
-        chances.p[bin] = chance_of(odds_of(hazard, of, bin));
-        chances.width_s[bin] = end_s - start_s;
-        start_s = end_s;
+        const struct hearth_hazard_bin *base = &hazard->bins[of->awaits][bin];
+        if (bin == 0 || span_of(bin) != span_of(bin - 1)) {
+            factors = factors_of(hazard, of, bin);
+        }
+        const double back = ((double)base->back + GUESS_CASES * GUESS) * factors;
+        const double away = (double)base->reached - (double)base->back + GUESS_CASES * (1 - GUESS);
+        const double p = back / (back + away), chance = p < CHANCE_MAX ? p : CHANCE_MAX;
+        stretches[bin] = (struct stretch){.back = chance, .held_s = width_s * (1 - chance / 2), .left = 1 - chance};
+        width_s = bin == 0 ? QUARTER_OCTAVE - 1 : width_s * QUARTER_OCTAVE;
     }
-    return chances;
 }
 
-/* The best ratio of returns to time over all bins to hold on to, when no return can come for so long. What is left
- * comes back at most, and the time only grows: where that is no better, nothing behind is. */
-static double best_from(const struct chances *chances, int from, double wait_s) {
-    double left = 1, back = 0, held_s = wait_s, best = 0;
-    for (int bin = from; bin < HEARTH_HAZARD_BINS && back + left > best * held_s; bin++) {
-        back += left * chances->p[bin];
-        held_s += left * chances->width_s[bin] * (1 - chances->p[bin] / 2);
-        left *= 1 - chances->p[bin];
-        best = back > best * held_s ? back / held_s : best;
+/* The best ratio of returns to time over all bins to hold on to, from each bin on. What is behind a bin stands at the
+ * end of the array as stretches, each with a better ratio than the next one; those that are better than the bin become
+ * one with it. So each bin is met twice at most. Returns how many stretches there are in the end. */
+static int merge(struct stretch stretches[HEARTH_HAZARD_BINS], float at[HEARTH_HAZARD_BINS]) {
+    int n = 0;
+    for (int bin = HEARTH_HAZARD_BINS - 1; bin >= 0; bin--) {
+        struct stretch stretch = stretches[bin];
+        struct stretch *behind = &stretches[HEARTH_HAZARD_BINS - n];
+        for (; n > 0 && behind->back * stretch.held_s > stretch.back * behind->held_s; n--, behind++) {
+            stretch.back += stretch.left * behind->back;
+            stretch.held_s += stretch.left * behind->held_s;
+            stretch.left *= behind->left;
+        }
+        at[bin] = (float)(stretch.back / stretch.held_s);
+        stretches[HEARTH_HAZARD_BINS - ++n] = stretch;
     }
-    return best;
+    return n;
+}
+
+/* The same from the first bin on, when no return can come for so long: it ends where a stretch does. */
+static double best_behind(const struct stretch *first, int n, double wait_s) {
+    double left = 1, back = 0, held_s = wait_s;
+    for (int i = 0; i == 0 || (i < n && first[i].back * held_s > back * first[i].held_s); i++) {
+        back += left * first[i].back;
+        held_s += left * first[i].held_s;
+        left *= first[i].left;
+    }
+    return back / held_s;
 }
 
 void hearth_hazard_rates(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of,
                          struct hearth_hazard_rates *rates) {
-    const struct chances chances = chances_of(hazard, of);
+    struct stretch stretches[HEARTH_HAZARD_BINS];
+    stretches_of(hazard, of, stretches);
     float *at = rates->at;
+    const int n = merge(stretches, at);
     int top = 0;
     for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
-        at[bin] = (float)best_from(&chances, bin, 0);
         top = at[bin] > at[top] ? bin : top;
     }
     for (int bin = top + 1; bin < HEARTH_HAZARD_BINS; bin++) {
         at[bin] = at[bin] < at[bin - 1] ? at[bin] : at[bin - 1];
     }
     for (int i = 0; i < HEARTH_HAZARD_BEFORES; i++) {
-        rates->before[i] = (float)best_from(&chances, 0, exp2(i) - 1);
+        rates->before[i] = (float)best_behind(&stretches[HEARTH_HAZARD_BINS - n], n, (double)((1 << i) - 1));
     }
 }
 

@@ -120,6 +120,34 @@ static void what_changes_is_learnt_anew(void **state) {
     free(hazard);
 }
 
+/* The rates of one bin after another are those of trying every end. */
+static void a_rate_is_the_best_of_all_ends(void **state) {
+    (void)state;
+    struct hearth_hazard *hazard = start();
+    const struct hearth_hazard_case of = {.awaits = HEARTH_AWAITS_TOOL};
+    struct hearth_hazard_rates rates;
+    uint32_t seed = 1;
+    double chances[HEARTH_HAZARD_BINS], width_s[HEARTH_HAZARD_BINS];
+    for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
+        seed = seed * 1664525 + 1013904223;
+        hazard->bins[of.awaits][bin] = (struct hearth_hazard_bin){.reached = 1e6f, .back = (float)(seed >> 14) * 3};
+        chances[bin] = ((double)hazard->bins[of.awaits][bin].back + 16 * 0.06) / (1e6 + 16); /* the guess */
+        width_s[bin] = bin == 0 ? 1 : exp2(bin / 4.0) - exp2((bin - 1) / 4.0);
+    }
+    hearth_hazard_rates(hazard, &of, &rates);
+    for (int before = 0; before < HEARTH_HAZARD_BEFORES; before++) {
+        double left = 1, back = 0, held_s = exp2(before) - 1, best = 0;
+        for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
+            back += left * chances[bin];
+            held_s += left * width_s[bin] * (1 - chances[bin] / 2);
+            left *= 1 - chances[bin];
+            best = back / held_s > best ? back / held_s : best;
+        }
+        assert_true(fabs((double)rates.before[before] / best - 1) < 1e-5);
+    }
+    free(hazard);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_first_the_oldest_is_worth_the_least),
@@ -128,6 +156,7 @@ int main(void) {
         cmocka_unit_test(a_place_is_worth_most_when_its_return_is_due),
         cmocka_unit_test(a_turn_that_goes_on_is_worth_less),
         cmocka_unit_test(what_changes_is_learnt_anew),
+        cmocka_unit_test(a_rate_is_the_best_of_all_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
