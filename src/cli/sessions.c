@@ -34,7 +34,8 @@ static const struct hearth_console_command commands[] = {
     {"fork", "NAME NEW", "a new session that stands where NAME stands; nothing is copied", FORK, 2, 2},
     {"export", "NAME [FILE]", "write a session as JSON into a file (without one or with -: standard output)", EXPORT, 1,
      2},
-    {"import", "FILE", "make a session from such a file (- for standard input)", IMPORT, 1, 1},
+    {"import", "FILE", "make a session from such a file (- for standard input), or add a server's transcripts.db",
+     IMPORT, 1, 1},
     {"rm", "NAME…", "remove sessions; turns that others go on from stay", RM, 1, HEARTH_CONSOLE_MANY},
     {"restore", "[NAME…]", "keep sessions that were not used for too long (--all: all of them)", RESTORE, 0,
      HEARTH_CONSOLE_MANY},
@@ -118,7 +119,7 @@ static int open_store(struct sessions *sessions, const struct hearth_console_com
     const int err = hearth_session_store_create(&params, &sessions->store, &msg);
     char *name = name_of(sessions->path);
     if (name) {
-        free(sessions->path);
+        sessions->url = sessions->path;
         sessions->path = name;
     }
     return err == HEARTH_OK ? 0 : hearth_cli_sessions_complain(err, &msg, sessions->path);
@@ -151,6 +152,10 @@ static int run(const struct hearth_console_command *command, struct sessions *se
     hearth_session_store_destroy(sessions->store);
     hearth_seal_destroy(sessions->seal);
     free(sessions->path);
+    if (sessions->url) {
+        explicit_bzero(sessions->url, strlen(sessions->url)); /* it may hold a password */
+    }
+    free(sessions->url);
     return status;
 }
 

@@ -11,6 +11,7 @@
  * wrong. */
 #include "cli/sessions_internal.h"
 #include "console/transfer.h"
+#include "session/archive.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -408,7 +409,41 @@ static int put_session(struct session_import *import) {
     return status;
 }
 
+/* ---- import: transcripts ---- */
+
+static struct hearth_archive *open_archive(const struct sessions *sessions, const char *path) {
+    const struct hearth_archive_params params = {.path = path, .seal = sessions->seal, .limit_bytes = UINT64_MAX};
+    struct hearth_archive *archive = NULL;
+    (void)hearth_archive_create(&params, &archive);
+    return archive;
+}
+
+/* The transcripts beside a server's state (--kv-dir), into the database that boxes share. */
+static int import_transcripts(struct sessions *sessions) {
+    if (!sessions->url) {
+        return hearth_complain(1, "%s: transcripts go to the database that boxes share: --db postgresql://…",
+                               sessions->args[0]);
+    }
+    struct hearth_archive *from = open_archive(sessions, sessions->args[0]),
+                          *to = open_archive(sessions, sessions->url);
+    uint64_t count = 0;
+    const int err = from && to ? hearth_archive_copy(from, to, &count) : HEARTH_ERR_NOMEM;
+    hearth_archive_destroy(from);
+    hearth_archive_destroy(to);
+    if (err != HEARTH_OK) {
+        return hearth_complain(1, "%s: %s", sessions->path, hearth_err_text(err));
+    }
+    if (sessions->options.json) {
+        return hearth_show_json(json_pack("{s:I}", "transcripts", (json_int_t)count));
+    }
+    (void)printf("imported %s\n", hearth_show_number(count, "row of transcripts", "rows of transcripts").text);
+    return 0;
+}
+
 int hearth_cli_sessions_import(struct sessions *sessions) {
+    if (strcmp(sessions->args[0], "-") != 0 && hearth_archive_is(sessions->args[0])) {
+        return import_transcripts(sessions);
+    }
     struct session_import import = {.sessions = sessions, .path = sessions->args[0], .ids = json_object()};
     (void)hearth_cli_sessions_read_digest(sessions->options.owner, &import.owner);
     int status = read_document(&import);

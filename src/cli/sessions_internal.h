@@ -22,7 +22,8 @@ struct sessions {
     struct sessions_options options;
     char *const *args;
     int arg_count;
-    char *path;
+    char *path;               /* as it is told: without a password */
+    char *url;                /* of a database server; NULL: it is a file */
     struct hearth_seal *seal; /* NULL: no key was given */
     struct hearth_session_store *store;
 };

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "session/db_file.h"
 #include "session/db_pg.h"
 #include "session/db_sqlite.h"
 #include "session/sealed_row.h"
@@ -71,18 +72,19 @@ static const char *const steps[] = {
 
 /* Rows of a key, the newest first: by the number that a row has, which the kinds of database name differently. */
 #define NEWEST(columns, from, number) "SELECT key, " columns " FROM " from " ORDER BY " number " DESC LIMIT ?2"
-#define NEWEST_STATEMENTS(number)                                                                      \
-    [HEARTH_ARCHIVE_REPLIES] = NEWEST("parent, other, 0, body", "replies WHERE parent = ?1", number),  \
-    [HEARTH_ARCHIVE_SAID] = NEWEST("parent, other, 0, NULL", "replies WHERE other = ?1", number),      \
-    [HEARTH_ARCHIVE_CHILDREN] = NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1", number), \
-    [HEARTH_ARCHIVE_PRINTS] =                                                                          \
-        NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1 AND other IS NOT NULL", number),   \
+/* `is`: compares with what may be NULL, the parent of roots, where an index serves for that. */
+#define NEWEST_STATEMENTS(number, is)                                                                       \
+    [HEARTH_ARCHIVE_REPLIES] = NEWEST("parent, other, 0, body", "replies WHERE parent = ?1", number),       \
+    [HEARTH_ARCHIVE_SAID] = NEWEST("parent, other, 0, NULL", "replies WHERE other = ?1", number),           \
+    [HEARTH_ARCHIVE_CHILDREN] = NEWEST("parent, other, len, NULL", "nodes WHERE parent " is " ?1", number), \
+    [HEARTH_ARCHIVE_PRINTS] =                                                                               \
+        NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1 AND other IS NOT NULL", number),        \
     [HEARTH_ARCHIVE_PAST] = NEWEST("NULL, past, 0, NULL", "records WHERE past = ?1", number)
 
 static const char *const statements[STATEMENTS] = {
     [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",
     [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, past, 0, body FROM records WHERE key = ?1 LIMIT ?2",
-    NEWEST_STATEMENTS("rowid"),
+    NEWEST_STATEMENTS("rowid", "IS"),
 #define X(name, sql) [name] = (sql),
 #include "session/archive_statements.def"
 #undef X
@@ -121,7 +123,7 @@ static const char *const server_steps[] = {
     "CREATE INDEX records_past ON records (past, n) WHERE past IS NOT NULL;"};
 
 static const char *const server_statements[STATEMENTS] = {
-    NEWEST_STATEMENTS("n"),
+    NEWEST_STATEMENTS("n", "="),
 #define X(name, sql) [name] = (sql),
 #include "session/archive_server.def"
 #undef X
@@ -649,6 +651,10 @@ void hearth_archive_destroy(struct hearth_archive *archive) {
     pthread_cond_destroy(&archive->work);
     pthread_cond_destroy(&archive->done);
     finish(archive);
+}
+
+bool hearth_archive_is(const char *path) {
+    return hearth_db_probe(&archive_db, path) == HEARTH_DB_FILE_OURS;
 }
 
 /* ---- asking ---- */

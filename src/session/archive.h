@@ -72,7 +72,7 @@ enum hearth_archive_query {
     HEARTH_ARCHIVE_GET_RECORD,
     HEARTH_ARCHIVE_REPLIES,  /* of a node */
     HEARTH_ARCHIVE_SAID,     /* * replies of a chain */
-    HEARTH_ARCHIVE_CHILDREN, /* * of a node */
+    HEARTH_ARCHIVE_CHILDREN, /* * of a node; in a file, of zero: the roots */
     HEARTH_ARCHIVE_PRINTS,   /* * of a node: those that are prints of a reply */
     HEARTH_ARCHIVE_PAST,     /* * records by `other` */
     HEARTH_ARCHIVE_QUERIES
@@ -93,6 +93,12 @@ void hearth_archive_begin_generation(struct hearth_archive *archive);
 
 /* Waits until what was put before is on disk. False: it failed, or the time is over. */
 bool hearth_archive_flush(struct hearth_archive *archive, int64_t timeout_us);
+
+/* Whether a file is an archive's. */
+bool hearth_archive_is(const char *path);
+/* Puts all rows of an archive in a file into another archive, which may have some of them. `count`: how many are there
+ * now. Errors: IO (they cannot be written), NOMEM; some may be there then. Nothing else may put meanwhile. */
+int hearth_archive_copy(struct hearth_archive *from, struct hearth_archive *to, uint64_t *count);
 
 struct hearth_archive_stats {
     uint64_t written; /* rows on disk, since the start */

@@ -11,10 +11,11 @@ import pytest
 
 import store as redis
 from boxes import box, fails, refuses, respond, status_of, two
+from conftest import serve
 from lib import server as servers
 from lib.client import HttpError
 from lib.text import Text
-from ondisk import Talk, computed, reasons, request, state_files, wait_until, wait_written
+from ondisk import Talk, computed, model_flags, reasons, request, state_files, wait_until, wait_written
 from postgres import BIN, MISSING, Postgres
 
 pytestmark = pytest.mark.skipif(not BIN, reason=MISSING)
@@ -77,6 +78,20 @@ def test_how_a_reply_was_sampled_is_known_on_every_box(server, database, tmp_pat
             wait_until(lambda: server.sql("SELECT count(*) FROM hearth_transcripts.replies", database.rpartition("/")[2]) == replies,
                        "and its reply")
     assert spent <= 1.05 * new, (spent, new)
+
+
+def test_transcripts_of_a_file_are_carried_over(server, database, tmp_path):
+    """What a server kept beside its state goes into the database, and not into a file."""
+    talk = Talk("moves in")
+    with serve(*model_flags("sim"), "-c", "8192", "--kv-dir", str(tmp_path), "--kv-disk", "64") as alone:
+        for _ in range(3):
+            talk.hear(request(alone.client, talk.ask()))
+    [file] = tmp_path.glob("*/transcripts.db")
+    words = [servers.hearth_path(), "sessions", "import", str(file), "--db", database]
+    assert "imported" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert server.sql("SELECT count(*) FROM hearth_transcripts.replies", database.rpartition("/")[2]) == [["3"]]
+    words[-1] = str(tmp_path / "file.db")
+    assert "--db postgresql" in subprocess.run(words, capture_output=True, text=True, check=False).stderr
 
 
 def test_a_session_wanders_and_is_deleted_everywhere(database):

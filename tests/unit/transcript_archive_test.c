@@ -1,5 +1,6 @@
 /* Transcripts that outlive the process: what was remembered is found again after a restart with exactly the same
  * tokens, also by another process, and never by another tenant or without the key. */
+#include "session/archive.h"
 #include "session/diagnose.h"
 #include "support/random.h"
 #include "support/talk.h"
@@ -126,6 +127,49 @@ static void what_is_lost_is_written_again(void **state) {
     transcripts = open_plain();
     assert_known(ask(transcripts, "one", "the first", no_salt), true);
     close_checked(transcripts);
+}
+
+/* ---- another database ---- */
+
+static void copy_all(const char *file, uint64_t *count) {
+    const struct hearth_archive_params source = {.path = file, .limit_bytes = UINT64_MAX},
+                                       target = {.path = path, .limit_bytes = UINT64_MAX};
+    struct hearth_archive *from, *to;
+    assert_true(hearth_archive_is(file));
+    assert_int_equal(hearth_archive_create(&source, &from), HEARTH_OK);
+    assert_int_equal(hearth_archive_create(&target, &to), HEARTH_OK);
+    assert_int_equal(hearth_archive_copy(from, to, count), HEARTH_OK);
+    hearth_archive_destroy(from);
+    hearth_archive_destroy(to);
+}
+
+/* What a file has is known from the database that it is put into, which has conversations of its own. */
+static void all_of_a_file_goes_into_another_database(void **state) {
+    (void)state;
+    const struct hearth_digest salt = {7, 7};
+    uint64_t first = 0, again = 0;
+    char file[128];
+    (void)snprintf(file, sizeof file, "%s/file", directory);
+    struct hearth_transcripts *transcripts = open_plain();
+    teach(transcripts, "one", "from here", no_salt);
+    close_checked(transcripts);
+    transcripts = open_with(file, NULL, 0);
+    teach(transcripts, "one", "the first", no_salt);
+    teach(transcripts, "one", "another one", no_salt);
+    teach(transcripts, "two", "the second", salt);
+    assert_known(ask_and_hear(transcripts, "two", "the second", salt, "more"), true);
+    close_checked(transcripts);
+    copy_all(file, &first);
+    copy_all(file, &again);
+    assert_true(first > 6 && again == first);
+    transcripts = open_plain();
+    assert_known(ask(transcripts, "one", "from here", no_salt), true);
+    assert_known(ask(transcripts, "one", "the first", no_salt), true);
+    assert_known(ask(transcripts, "one", "another one", no_salt), true);
+    assert_known(ask(transcripts, "two", "the second", salt), true);
+    assert_known(ask(transcripts, "two", "the second", no_salt), false);
+    close_checked(transcripts);
+    assert_int_equal(warnings, 0);
 }
 
 /* ---- random conversations, with restarts and without ---- */
@@ -476,6 +520,7 @@ int main(void) {
         TEST(an_edit_is_seen_after_a_restart),
         TEST(a_print_outlives_the_process),
         TEST(what_is_lost_is_written_again),
+        TEST(all_of_a_file_goes_into_another_database),
         TEST(restarts_change_no_token),
         TEST(little_memory_changes_no_token),
         TEST(two_processes_share),
