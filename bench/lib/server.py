@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+import http.client
+import itertools
 import mmap
 import os
 import random
@@ -54,19 +56,25 @@ def models_dir():
     return os.environ.get("HEARTH_MODELS") or os.path.join(cache, "models")
 
 
-def free_port():
-    """A port that nothing listens on. Tests that run side by side draw from ranges of their own, below the ports that
-    the kernel gives to connections: otherwise two servers could be given the same one before either has it."""
+@functools.cache
+def _ports():
+    """Those that this process draws from, round and round. Tests that run side by side have ranges of their own, below
+    the ports that the kernel gives to connections."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw99")[2:]
     first = 10000 + int(worker) % 100 * 200
-    for port in random.sample(range(first, first + 200), 200):
+    return itertools.cycle(random.sample(range(first, first + 200), 200))
+
+
+def free_port():
+    """A port that nothing listens on, and not one that was drawn shortly before: whoever drew that may not listen yet."""
+    for port in itertools.islice(_ports(), 200):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
                 return port
             except OSError:
                 continue
-    raise RuntimeError(f"no port is free from {first} on")
+    raise RuntimeError("no port is free")
 
 
 # hearth keeps nothing on disk and finds nothing there unless a driver says so with --kv-dir and --session-db.
@@ -125,7 +133,7 @@ class Server:
             try:
                 self.client.get("/health")
                 return
-            except (OSError, HttpError):
+            except (OSError, HttpError, http.client.HTTPException):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{self.command[0]} was not ready after {timeout_s} s") from None
                 time.sleep(0.02)
