@@ -4,11 +4,13 @@ All against the sim engine, whose speed is known: a prompt token takes a millise
 that where only tokens are counted.
 """
 
+import ctypes
 import json
 import os
 import re
 import select
 import shlex
+import shutil
 import socket
 import subprocess
 import threading
@@ -473,6 +475,65 @@ def test_no_snapshot_there():
     fixed = turn("--snapshot-interval", found[1])
     saved = report["tokens"]["computed"] - fixed["tokens"]["computed"]
     assert int(found[2].replace(",", "")) == pytest.approx(saved, rel=0.1), (verdict, fixed)
+
+
+PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
+COLD_FAULTS, COLD_MS = 128, 300  # with fewer the machine's disk is too fast for a cold model to be felt
+
+
+def page_out(pid, path):
+    """Has the system take the pages of a file out of a process and out of RAM. False: it may not, or does not."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        spans = [line.split()[0].split("-") for line in maps if line.rstrip().endswith(str(path))]
+    process, file = os.pidfd_open(pid), os.open(path, os.O_RDONLY)
+    try:
+        for begin, end in spans:
+            span = (ctypes.c_size_t * 2)(int(begin, 16), int(end, 16) - int(begin, 16))
+            if ctypes.CDLL(None).syscall(PROCESS_MADVISE, process, span, ctypes.c_size_t(1), MADV_PAGEOUT, 0) < 0:
+                return False
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        return bool(spans)
+    finally:
+        os.close(process)
+        os.close(file)
+
+
+def faults_of(pid):
+    """How often the process has waited for a page that had to be read from disk."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[9])
+
+
+@pytest.mark.long  # whether a disk can be felt is the machine's
+@pytest.mark.llama
+@pytest.mark.tiny
+def test_a_cold_model(tmp_path):
+    """The system takes the model's pages out again and again while a prompt is computed."""
+    model = tmp_path / "model.gguf"
+    shutil.copy(os.path.join(servers.models_dir(), "tiny.gguf"), model)
+    os.sync()
+    with serve("-m", str(model), "-np", "1", "-c", "8192", "--no-repack") as server:
+        pid, over = server.process.pid, threading.Event()
+        usual = ask(server, [user("What is usual. " + RULES * 2)])[1]
+        if not page_out(pid, model):
+            pytest.skip("the system does not take pages out when it is told to")
+
+        def keep_out():
+            while not over.is_set():
+                page_out(pid, model)
+        thread, before = threading.Thread(target=keep_out), faults_of(pid)
+        thread.start()
+        try:
+            _, report = ask(server, [user("Something else. " + RULES * 2)])
+        finally:
+            over.set()
+            thread.join()
+        faults = faults_of(pid) - before
+    if faults < COLD_FAULTS or report["ms"]["prefill"] < usual["ms"]["prefill"] + COLD_MS:
+        pytest.skip(f"the disk gave {faults} pages back too quickly to be felt")
+    cold = {verdict["cause"]: verdict for verdict in report["verdicts"]}.get("cold_model")
+    assert cold and "pages were read from disk" in cold["text"] and "--mlock" in cold["advice"], report
+    assert cold["lost_ms"] <= report["ms"]["prefill"]
 
 
 def test_no_cache(sim):
