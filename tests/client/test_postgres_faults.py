@@ -249,6 +249,12 @@ def test_no_turn_that_was_acknowledged_is_lost(own, kills):
         for thread in threads:
             thread.join()
         assert not others
+
+        def is_back():
+            with contextlib.suppress(HttpError):
+                return boxes[0].client.get(f"/v1/responses/{said[0][0]}")
+
+        wait_until(is_back, "this box has its database again")
         for identity, status, previous in said:
             found = boxes[0].client.get(f"/v1/responses/{identity}")
             assert found["previous_response_id"] == previous and found["status"] == status

@@ -47,7 +47,7 @@ def turn(running, talk, counter=None, **options):
     pytest.param("tiny-hybrid", "SIGTERM", marks=pytest.mark.llama), pytest.param("hybrid", "SIGTERM", marks=LONG),
     pytest.param("hybrid", "SIGKILL", marks=LONG), pytest.param("smollm2", "SIGTERM", marks=LONG),
     pytest.param("smollm2", "SIGKILL", marks=LONG), pytest.param("gemma3-270m", "SIGTERM", marks=LONG),
-    pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=pytest.mark.llama)])
+    pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=LONG)])
 def test_conversations_go_on(model, how, tmp_path):
     """Two conversations, with restarts: nothing is computed again, and the replies are those of a run without any."""
     talks, counter = [Talk("first"), Talk("second")], Counter()
@@ -468,7 +468,7 @@ def test_what_the_policy_has_learnt_outlasts_a_restart(tmp_path):
     [path] = learnt_files(tmp_path)
     assert os.path.getsize(path) <= 4096 + 32768
     with serve(*quick) as running:
-        wait_until(lambda: f"{KNOWN} 3 turns" in running.log(), "it is read")
+        wait_until(lambda: KNOWN in running.log(), "it is read")
         turn(running, talk)
         assert running.stop() == 0
     [later] = learnt_files(tmp_path)
