@@ -44,8 +44,10 @@ static const struct hearth_hazard_ratio *ratio_at(const struct hearth_hazard *ha
     return &hazard->ratios[factor][of->awaits][of->values[factor]][span_of(bin)];
 }
 
-static double base_chance(const struct hearth_hazard_bin *bin) {
-    return ((double)bin->back + GUESS_CASES * GUESS) / ((double)bin->reached + GUESS_CASES);
+/* Returns to what stays away, without the factors. */
+static double base_odds(const struct hearth_hazard_bin *bin) {
+    return ((double)bin->back + GUESS_CASES * GUESS) /
+           ((double)bin->reached - (double)bin->back + GUESS_CASES * (1 - GUESS));
 }
 
 /* The product of the factors' ratios. */
@@ -57,18 +59,13 @@ static double factors_of(const struct hearth_hazard *hazard, const struct hearth
     return product;
 }
 
-static double odds_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of, int bin) {
-    const double p = base_chance(&hazard->bins[of->awaits][bin]);
-    return p / (1 - p) * factors_of(hazard, of, bin);
-}
-
 static double chance_of(double odds) {
     const double p = odds / (1 + odds);
     return p < CHANCE_MAX ? p : CHANCE_MAX;
 }
 
 void hearth_hazard_learn(struct hearth_hazard *hazard, const struct hearth_hazard_case *of, int bin, bool back) {
-    const double odds = odds_of(hazard, of, bin);
+    const double odds = base_odds(&hazard->bins[of->awaits][bin]) * factors_of(hazard, of, bin);
     for (int factor = 0; factor < HEARTH_HAZARD_FACTORS; factor++) {
         struct hearth_hazard_ratio *ratio = &hazard->ratios[factor][of->awaits][of->values[factor]][span_of(bin)];
         const double without = chance_of(odds / ratio_of(ratio));
@@ -98,13 +95,10 @@ static void stretches_of(const struct hearth_hazard *hazard, const struct hearth
                          struct stretch stretches[HEARTH_HAZARD_BINS]) {
     double factors = 1, width_s = 1;
     for (int bin = 0; bin < HEARTH_HAZARD_BINS; bin++) {
-        const struct hearth_hazard_bin *base = &hazard->bins[of->awaits][bin];
         if (bin == 0 || span_of(bin) != span_of(bin - 1)) {
             factors = factors_of(hazard, of, bin);
         }
-        const double back = ((double)base->back + GUESS_CASES * GUESS) * factors;
-        const double away = (double)base->reached - (double)base->back + GUESS_CASES * (1 - GUESS);
-        const double p = back / (back + away), chance = p < CHANCE_MAX ? p : CHANCE_MAX;
+        const double chance = chance_of(base_odds(&hazard->bins[of->awaits][bin]) * factors);
         stretches[bin] = (struct stretch){.back = chance, .held_s = width_s * (1 - chance / 2), .left = 1 - chance};
         width_s = bin == 0 ? QUARTER_OCTAVE - 1 : width_s * QUARTER_OCTAVE;
     }

@@ -56,7 +56,7 @@ void hearth_share_divide(struct hearth_shares *shares, size_t budget_bytes, int6
 }
 
 void hearth_share_ask(struct hearth_shares *shares, uint16_t owner, size_t budget_bytes, int64_t now_us) {
-    shares->owners[owner].asked_us = now_us > 0 ? now_us : 1;
+    hearth_share_used(shares, owner, now_us);
     hearth_share_divide(shares, budget_bytes, now_us);
 }
 
