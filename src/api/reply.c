@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long a conversation is expected back whose client runs tools. */
+/* How long the next turn of a conversation is expected while its client runs tools. */
 #define TOOLS_US (300 * 1000000ll)
 
 bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {

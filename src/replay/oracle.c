@@ -1,7 +1,7 @@
 /* The clairvoyant.
  *
  * One pass backwards over the trace keeps all prompts in a tree, and with each of its blocks the later request that has
- * it next. Prompts are runs of names and share long ones: an edge of the tree is a run, all of whose blocks come back
+ * it next. Prompts are runs of names and share long ones: an edge of the tree is a run, and all blocks of it come back
  * with the same request, and a prompt that ends or turns off within it cuts it in two. So a prompt costs as much as it
  * has edges, however many blocks they have.
  *

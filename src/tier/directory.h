@@ -13,7 +13,7 @@
  *
  * The directory is the index: there is nothing else to repair or to go stale. A file is complete and synced before it
  * gets its name, and never changes after. Its modification time says when it was last used (see hearth_file_stamp), so
- * that any process can evict in a sensible order without reading files. How often it was used, and whose state it is,
+ * that any process can evict in a sensible order without reading files. How often it was used, and its owner,
  * are extended attributes ("user.hearth.hits", "user.hearth.owner"), where the file system has them.
  *
  * Threads: any; each call stands for itself. All system calls on state files are made here and in tier/disk_io.c. */
@@ -86,7 +86,7 @@ struct hearth_file_draft {
 };
 int hearth_file_create(struct hearth_directory *directory, struct hearth_model_id model,
                        struct hearth_file_draft *draft);
-/* Notes whose state it is going to hold; 0: it is not known. */
+/* Notes the owner of the state that the file will hold; 0: it is not known. */
 void hearth_file_own(const struct hearth_file_draft *draft, uint64_t owner);
 /* What was noted; 0: nothing, or it cannot be read. */
 uint64_t hearth_file_owner(struct hearth_directory *directory, const struct hearth_file_id *id);
@@ -128,9 +128,8 @@ struct hearth_gc {
     uint64_t removed_files, removed_bytes; /* out */
 };
 /* Removes the files that were unused for longest, of all models and as far as shares allow, until the budget is kept;
- * also what dead processes
- * left in tmp/, and models' directories that are empty. One process at a time: others wait for the lock. A dead
- * process holds nothing. Errors: IO (with errno), NOMEM. */
+ * also what dead processes left in tmp/, and models' directories that are empty. One process at a time: others wait for
+ * the lock. A dead process holds nothing. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
 /* Removes a model with all that is in it, also what is not an item (transcripts), unless a server uses it. Errors: BUSY
  * and INVALID (a directory of such a name that no server has made; then nothing is removed), NOT_FOUND, IO (something

@@ -3,7 +3,7 @@
  * One process at a time, by a lock on DIR/lock that the kernel takes from a process that dies. It sees the directory as
  * it is: a walk over all models (about a microsecond per file when the kernel has the names), then the oldest stamps
  * go, of owners that hold more than their share first (tier/share.h). An owner wants its state as long as the newest
- * stamp of its files is young. Whose a file is it says itself; files that do not are of one owner together. A file that
+ * stamp of its files is young. Files name their owner; those that do not are of one owner together. A file that
  * was used since the walk is spared, and one that another process removed meanwhile is not counted.
  *
  * What else goes: drafts with writers that are gone (their locks are free), and the directories of models that hold
@@ -169,7 +169,7 @@ static struct hearth_file_id id_of(const struct sweep *sweep, const struct gc_ca
         .model = sweep->models[file->model], .name = file->name, .kind = (enum hearth_record_kind)file->kind};
 }
 
-/* Finds out whose each file is, and divides what may be left among them. False: out of memory. */
+/* Reads the owner of each file, and divides what may be left among the owners. False: out of memory. */
 static bool share_out(struct sweep *sweep, uint64_t most) {
     struct hearth_shares *shares = &sweep->shares;
     if (!hearth_shares_init(shares, sweep->gc->share, HEARTH_SHARE_DISK_US)) {

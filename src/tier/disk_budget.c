@@ -3,7 +3,7 @@
  * The estimate of the directory's size is this process's own, and every eviction corrects it, because it counts what
  * is there. An eviction runs when the estimate comes near the budget, and after every sixteenth of the budget that
  * this process has written, since other processes may have written as much. It frees a little more than is needed,
- * so that it does not run for every file. Whose files go is a matter of shares (tier/share.h). */
+ * so that it does not run for every file. Shares decide which owner loses files (tier/share.h). */
 #include "tier/disk_engine.h"
 
 #include "base/clock.h"

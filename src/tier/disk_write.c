@@ -168,7 +168,7 @@ static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
     return verdict == DISK_GOOD ? DISK_THERE : verdict == DISK_ALIEN ? DISK_REFUSED : DISK_OPEN;
 }
 
-/* Whose file it is, told apart and not said. */
+/* The owner as a file names it: hashed with the disk's key, so that files tell owners apart and do not name them. */
 static uint64_t owner_of(const struct disk *disk, const struct hearth_record *record) {
     const struct hearth_digest hidden = hearth_digest_chain(disk->base.key, &record->owner, sizeof record->owner);
     return record->owner != 0 ? hidden.lo | 1 : 0;

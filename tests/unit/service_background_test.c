@@ -10,7 +10,7 @@
 
 /* ---- prompts ---- */
 
-/* `n` tokens. Prompts of different `who` have the first `shared` in common, and no more. */
+/* `n` tokens. Prompts with different values of `who` have the first `shared` in common, and no more. */
 static struct hearth_tokens tokens_like(int who, size_t n, size_t shared) {
     struct hearth_tokens tokens = {0};
     for (size_t i = 0; i < n; i++) {

@@ -137,7 +137,7 @@ static void the_parked_sequence_is_given_on(void **state) {
     }
 }
 
-/* A request whose state RAM could not hold is not preempted. */
+/* A request is not preempted if RAM could not hold its state. */
 static void who_cannot_be_kept_stays(void **state) {
     (void)state;
     struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
