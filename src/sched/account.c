@@ -1,6 +1,6 @@
-/* Accounts. What they are in account.h.
+/* Accounts. Design in account.h.
  *
- * Invariant: used_us of a tenant with a request that waits is never below now_us. */
+ * Invariant: used_us of a tenant with a waiting request is never below now_us. */
 #include "sched/account.h"
 
 #include "base/assert.h"
@@ -9,7 +9,8 @@ static bool has_work(const struct hearth_account *account) {
     return account->waiting + account->running > 0;
 }
 
-/* The machine's time, after `us` were computed: virtual ones, or it would fall behind a tenant of little weight. */
+/* Advances the machine's virtual time after `us` of computing. `us` is divided by the weight, too; otherwise the
+ * machine's time would fall behind that of a tenant of little weight. */
 static void advance(struct hearth_accounts *accounts, double us) {
     double least = -1, least_running = -1, most_running = -1;
     for (const struct hearth_account *a = accounts->v; a < accounts->v + accounts->count; a++) {
@@ -32,7 +33,8 @@ static void advance(struct hearth_accounts *accounts, double us) {
     }
 }
 
-/* The account of a tenant; a new one takes the place of one without work when there is no other. */
+/* The account of a tenant. When all accounts are taken, a new tenant takes over the account of one without work, or
+ * else shares account zero. */
 static uint32_t open_account(struct hearth_accounts *accounts, uint64_t tenant) {
     uint32_t idle = 0;
     if (accounts->count == 0) {

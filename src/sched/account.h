@@ -25,28 +25,29 @@
 struct hearth_account {
     uint64_t tenant;
     double weight;
-    double used_us;            /* virtual: microseconds of computing by weight */
+    double used_us;            /* virtual time: microseconds of computing, divided by the weight */
     int64_t last_run_us;       /* real: when one of its requests last got a lane */
-    uint32_t waiting, running; /* requests */
+    uint32_t waiting, running; /* how many requests */
 };
 
-/* Zeroed: nothing has been used. */
+/* Zeroed: no tenant has used anything. */
 struct hearth_accounts {
-    struct hearth_account v[HEARTH_ACCOUNTS_MAX]; /* the first is tenant zero's */
+    struct hearth_account v[HEARTH_ACCOUNTS_MAX]; /* v[0] is tenant zero's */
     uint32_t count;
     double now_us; /* the machine's virtual time */
 };
 
-/* A request of a tenant waits; returns the tenant's account, an index. The weight is that of the last request. */
+/* Counts one more waiting request of the tenant, and takes over the request's weight. Returns the index of the tenant's
+ * account. */
 uint32_t hearth_accounts_wait(struct hearth_accounts *accounts, struct hearth_tenant tenant);
-/* It waits no longer; it runs, or it is gone. */
+/* One waiting request fewer: it got a lane (run), or it was dropped (gone). */
 void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account, int64_t now_us);
 void hearth_accounts_gone(struct hearth_accounts *accounts, uint32_t account);
-/* It runs no longer. */
+/* One running request fewer. */
 void hearth_accounts_stop(struct hearth_accounts *accounts, uint32_t account);
-/* So much was computed for it. */
+/* Charges `us` of computing to the account. */
 void hearth_accounts_charge(struct hearth_accounts *accounts, uint32_t account, double us);
-/* 0 to HEARTH_LEAD_MAX_US. */
+/* The account's lead over the machine's virtual time: 0 to HEARTH_LEAD_MAX_US. */
 int64_t hearth_accounts_lead_us(const struct hearth_accounts *accounts, uint32_t account);
 
 #endif

@@ -1,11 +1,11 @@
-/* Admission slots. What they are in admission.h.
+/* Admission slots. Design in admission.h.
  *
  * Invariant: a tenant has at most one entry with taken > 0. */
 #include "sched/admission.h"
 
 #include "base/assert.h"
 
-/* The tenant's entry, or a free one; NULL: neither. */
+/* The tenant's entry, else a free one, else NULL. */
 static struct hearth_admission_tenant *entry_of(struct hearth_admission *admission, uint64_t tenant) {
     struct hearth_admission_tenant *free = NULL;
     for (size_t i = 0; i < admission->count; i++) {
@@ -46,7 +46,7 @@ bool hearth_admission_full(const struct hearth_admission *admission, uint64_t te
                            uint32_t free_lanes) {
     uint32_t own = 0;
     uint64_t tenants = 1;
-    bool room = admission->count < HEARTH_ADMISSION_TENANTS; /* to tell the tenant apart */
+    bool room = admission->count < HEARTH_ADMISSION_TENANTS; /* for an entry of its own */
     for (size_t i = 0; i < admission->count; i++) {
         const struct hearth_admission_tenant *of = &admission->of[i];
         if (of->taken > 0 && of->tenant == tenant) {

@@ -14,22 +14,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tenants that are told apart. While so many wait, further ones are refused once the slots are taken. */
+/* Most tenants with waiting requests that are counted apart. A further tenant is refused once all slots are taken. */
 #define HEARTH_ADMISSION_TENANTS 128
 
 /* Zeroed: no request waits. */
 struct hearth_admission {
     struct hearth_admission_tenant {
         uint64_t tenant;
-        uint32_t taken; /* zero: the entry is free for another tenant */
+        uint32_t taken; /* slots of the tenant; 0: the entry is free */
     } of[HEARTH_ADMISSION_TENANTS];
     size_t count;
-    uint32_t taken; /* slots, of all tenants */
+    uint32_t taken; /* slots of all tenants */
 };
 
 void hearth_admission_take(struct hearth_admission *admission, uint64_t tenant);
 void hearth_admission_leave(struct hearth_admission *admission, uint64_t tenant);
-/* Whether there is no slot for another request of the tenant. */
+/* Whether another request of the tenant finds no slot. */
 bool hearth_admission_full(const struct hearth_admission *admission, uint64_t tenant, uint32_t slots,
                            uint32_t free_lanes);
 

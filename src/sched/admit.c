@@ -10,23 +10,24 @@
 
 #include <stdlib.h>
 
-/* Least gap between a mark and the one before it where that mark is a fork: more prompts will part there, so that
- * the stop pays for fewer tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
+/* Least gap between a mark and a fork in front of it. More prompts will part at a fork, so a stop there pays for fewer
+ * tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
 #define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is planned anyway */
 
-/* Holds the task until something changes. */
+/* Takes the task out of consideration until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
     const int64_t now_us = hearth_service_now_us(service);
-    if (!task->admitted) { /* all the time so far counts as waiting */
+    if (!task->admitted) { /* until the first admission all the time counts as waiting */
         task->receipt.plan_us = task->receipt.restore_us = 0;
     }
     hearth_task_wait(service, task, wait, now_us);
     hearth_step_hold(service->step, task->id, wait == HEARTH_WAIT_CELLS, now_us);
 }
 
-/* Two prompts that arrive together and begin alike: the second is held until the first has computed what they share,
- * and takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
+/* Holds the task while a lane computes the beginning of the same prompt: of two prompts that arrive together and begin
+ * alike, the second one takes the shared part over from the first. On classes that need snapshots the first lane is
+ * told to take one where the prompts part. */
 static bool wait_for_leader(struct hearth_service *service, struct hearth_task *task, int32_t resume) {
     bool needs_snapshot = hearth_caps_needs_snapshot(&service->engine->caps);
     if (task->request.cache_off || !service->engine->caps.cache_ok ||
@@ -40,7 +41,7 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
         }
         if ((hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task)) ||
             (hearth_task_is_idle(leader) && !hearth_task_is_idle(task))) {
-            continue; /* no request waits for it */
+            continue; /* the prefetch gives way, so waiting for it is of no use */
         }
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, leader->lane);
         if (!hearth_digest_equal(leader->request.salt, task->request.salt)) {
@@ -55,7 +56,7 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
             hold(service, task, HEARTH_WAIT_PREFIX);
             return true;
         }
-        /* At the leader's very end its own snapshot comes too late for a prompt that is the same: fork one earlier. */
+        /* The snapshot at the leader's end comes too late for a prompt that is the same: fork one token earlier. */
         if (fork == lane->target) {
             fork--;
         }
@@ -67,7 +68,8 @@ static bool wait_for_leader(struct hearth_service *service, struct hearth_task *
     return false;
 }
 
-/* Preempts prefetches that compute the beginning of this prompt, so that it goes on from where they are. */
+/* Preempts prefetches that compute the beginning of the task's prompt, so that the task continues what they have
+ * computed. */
 static void take_over(struct hearth_service *service, const struct hearth_task *task) {
     for (uint32_t i = 0; i < service->lanes && !hearth_task_is_prefetch(task) && !task->request.cache_off; i++) {
         const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
@@ -102,7 +104,7 @@ static bool make_sampler(struct hearth_engine *engine, struct hearth_task *task,
     return !hearth_memory_refused();
 }
 
-/* Gives the task a sampler, if it has none. False: it cannot be made, and the task has failed. */
+/* Makes the task's sampler unless it has one. False: that failed, and so has the task. */
 static bool ensure_sampler(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_errmsg msg;
     if (task->sampler) {
@@ -132,10 +134,10 @@ static bool is_pinned(const struct hearth_task *task, int32_t pos) {
     return false;
 }
 
-/* Positions where the prefill stops for a snapshot: what the request named or pinned, where it left a known path, and
- * every so often on the way. Only classes that need snapshots stop (a window is stored page by page). Marks have a
- * gap, but for what is pinned and for the end mark, which costs no snapshot: it stands for the one at the prompt's
- * end. */
+/* Collects the positions where the prefill stops for a snapshot: places that the request named or pinned, the place
+ * where the prompt left a known path, and one every so many tokens. Only classes that need snapshots have stops (a
+ * window is stored page by page). Marks keep a gap, except pinned ones and the end mark. The end mark costs no further
+ * snapshot: it takes the place of the one at the prompt's end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     const struct hearth_caps *caps = &service->engine->caps;
@@ -174,7 +176,7 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     return kept;
 }
 
-/* Tells the cache of the request's owner, and notes for recordings what a replay has to begin with. Returns the time.
+/* Tells the cache of the request's owner, and notes what a replay of a recording has to begin with. Returns the time.
  */
 static int64_t note_begin(const struct hearth_service *service, struct hearth_task *task) {
     const int64_t now_us = hearth_service_now_us(service);
@@ -188,7 +190,8 @@ static int64_t note_begin(const struct hearth_service *service, struct hearth_ta
     return now_us;
 }
 
-/* The cache's counters at the plan that could reuse most: what it loses from there on is told by what they say then. */
+/* Notes the cache's counters when a plan could reuse more than all plans before it; explain_lost() compares them later.
+ */
 static void note_planned(const struct hearth_service *service, struct hearth_task *task,
                          const struct hearth_plan *plan) {
     struct hearth_cache_stats stats;
@@ -201,8 +204,8 @@ static void note_planned(const struct hearth_service *service, struct hearth_tas
     task->planned.store_misses = stats.store_misses;
 }
 
-/* State that a plan had, and that could not be read: where it was read while other lanes went on, the next plan only
- * knows that it is not there. */
+/* Corrects the receipt's reason when state that an earlier plan had could not be read. If it was read while other lanes
+ * ran, the last plan only knows that the state is missing. */
 static void explain_lost(const struct hearth_service *service, struct hearth_task *task,
                          const struct hearth_plan *plan) {
     struct hearth_receipt *receipt = &task->receipt;
@@ -224,14 +227,14 @@ static void explain_lost(const struct hearth_service *service, struct hearth_tas
 static void fill_receipt(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          const struct hearth_restore *restored) {
     if (task->admitted) {
-        return; /* back after a preemption: the receipt tells of the first start */
+        return; /* back after a preemption: the receipt describes the first start */
     }
     struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
     receipt->reused_disk_tokens = (uint32_t)restored->disk_tokens;
     receipt->reused_remote_tokens = (uint32_t)restored->remote_tokens;
-    if (restored->remote_tokens > restored->disk_tokens) { /* what it waited for was the store */
+    if (restored->remote_tokens > restored->disk_tokens) { /* the task has waited for the store */
         receipt->wait_us[HEARTH_WAIT_STORE] += receipt->wait_us[HEARTH_WAIT_DISK];
         receipt->wait_us[HEARTH_WAIT_DISK] = 0;
     }
@@ -245,7 +248,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     service->firsts += !hearth_task_is_prefetch(task);
     task->admitted = true;
     if (hearth_task_is_idle(task)) {
-        return; /* what is computed of it is counted then */
+        return; /* the tokens that the idle prefetch computes are counted when it computes them */
     }
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
@@ -254,7 +257,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     service->counters.prompt_computed_tokens += receipt->computed_tokens;
 }
 
-/* Pins what is stored of the prompt already. */
+/* Pins what is stored of the prompt. */
 static void pin(struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_cache_prompt prompt = {
         .tokens = task->tokens.v, .n = task->prompt_tokens, .salt = task->request.salt};
@@ -306,15 +309,16 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* What has failed so far. Each plan has to resume at an earlier position than the one before it, or at the same one in
- * a way that has not failed there; otherwise (`again`) the prompt is computed from its beginning, so that this ends. */
+/* What has failed in this admission. Each plan must resume earlier than the one before it, or at the same position in a
+ * way that has not failed there. If neither holds (`again`), the prompt is computed from its beginning, so the loop
+ * ends. */
 struct failure {
-    int32_t resume; /* of the last plan that failed; negative: none has */
-    unsigned tried; /* enum hearth_resume, as bits: what failed there */
+    int32_t resume; /* where the last failed plan resumed; negative: none has failed */
+    unsigned tried; /* the ways (enum hearth_resume, as bits) that failed there */
     bool again;
 };
 
-/* Deals with a restore that has failed. True: plan and try again; false: the task was held. */
+/* Handles a failed restore. True: plan and try again; false: the task was held. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored, struct failure *failure) {
     if (restored->no_cells &&
@@ -331,7 +335,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     failure->again = failure->resume >= 0 && (moved ? plan->resume > failure->resume : (failure->tried & how) != 0);
     failure->tried = moved ? how : failure->tried | how;
     failure->resume = plan->resume;
-    if (restored->failed && (!restored->gone || failure->again)) { /* otherwise the next plan says what became of it */
+    if (restored->failed && (!restored->gone || failure->again)) { /* after an eviction the next plan says why */
         task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
     }
     return true;
@@ -342,8 +346,8 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
     return !over && any_busy(service);
 }
 
-/* Whether the task waits for the scan of the backing tier, which has not found everything yet. It waits no longer than
- * computing its prompt takes, and so at most twice as long as with the better choice. */
+/* Whether the task waits for the first scan of the backing tier to find more. It waits at most as long as computing its
+ * prompt would take, so at most twice as long as with the better choice. */
 static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache)) {
@@ -357,9 +361,9 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
     return (double)waited_us < hearth_costs_compute_us(hearth_cache_costs(service->cache), rest);
 }
 
-/* Whether the task waits while the plan's state is read into RAM, so that other lanes go on meanwhile. It is read once:
- * what RAM could not keep is read again by the restore. With no other request to serve the restore reads everything;
- * but not for a prefetch, because a request that arrives would have to wait for it. */
+/* Whether the task waits while the plan's state is read into RAM and other lanes go on. State is read ahead once; what
+ * RAM could not keep is read again by the restore. When no other request is there the restore itself reads everything,
+ * except for a prefetch: a request that arrives would have to wait for that. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
     if (!any_busy(service) && !hearth_task_is_prefetch(task)) {
@@ -372,7 +376,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
     return hearth_cache_fetch(service->cache, plan);
 }
 
-/* Whether the task waits for the answer of a store that boxes share, which is asked once what it has of a prompt. */
+/* Whether the task waits for a shared store to say what it has of the prompt. The store is asked once for each task. */
 static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     const int64_t now_us = hearth_service_now_us(service);
     if (task->seek_us == 0 && plan->resume + 1 < (int32_t)task->tokens.n) {
@@ -385,7 +389,7 @@ static bool wait_for_seek(struct hearth_service *service, struct hearth_task *ta
            now_us - task->seek_us < HEARTH_BACKING_WAIT_US;
 }
 
-/* Whether the task was held for the backing tier. */
+/* Whether the task is held for the backing tier. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     enum hearth_wait wait;
     note_planned(service, task, plan);
@@ -405,7 +409,7 @@ static bool wait_for_backing(struct hearth_service *service, struct hearth_task 
 
 /* ---- prefetches ---- */
 
-/* Ends a prefetch without a lane, when the state of `reused` tokens of its prompt is there. */
+/* Ends a prefetch that needed no lane: the state of `reused` tokens of its prompt is there already. */
 static void end_prefetch(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          int32_t reused) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
@@ -428,8 +432,9 @@ static void end_prefetch(struct hearth_service *service, struct hearth_task *tas
     hearth_task_end(service, task, event);
 }
 
-/* Plans a prefetch with one more token, as the next prompt will continue behind all of it: where the state of the whole
- * prompt can be had, nothing is computed. True: the task is held until that state is in RAM, or has ended. */
+/* Ends the prefetch if the state of its whole prompt can be had, or holds it until that state is in RAM; nothing is
+ * computed then. It is planned with one token more than the prompt has, because the next prompt will continue behind
+ * all of it. True: the task was ended or held. */
 static bool prefetch_is_there(struct hearth_service *service, struct hearth_task *task) {
     int32_t n = (int32_t)task->tokens.n;
     if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1)) {
@@ -456,8 +461,8 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
 
 /* ---- entry ---- */
 
-/* Whether the task continues a lane in place before the lane's last reply is captured. The state at the end of that
- * reply has to be captured now: the lane will not be at that position again. */
+/* Whether the task is about to continue a lane whose last reply is not captured yet. The state at the reply's end must
+ * be captured now, because the lane will not stand there again. */
 static bool passes_end(const struct hearth_service *service, const struct hearth_task *task,
                        const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];
@@ -465,9 +470,8 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
            !live->prefetched && hearth_cache_capture_pending(service->cache, live);
 }
 
-/* Frees the parked sequence, which a plan has chosen as its target although no request may run there. State that the
- * plan continues moves to a lane, other state to RAM. The caller then makes another plan, because lanes and store have
- * changed. */
+/* Frees the parked sequence when a plan has chosen it as target: no request may run there. State that the plan
+ * continues moves to a lane, other state to RAM. The caller then plans again, because lanes and store have changed. */
 static void leave_parked_place(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
     if (how == HEARTH_RESUME_IN_PLACE) {
         hearth_parked_return(service, task);
@@ -491,7 +495,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     take_over(service, task);
     const int64_t admit_us = note_begin(service, task);
     int64_t start_us = admit_us;
-    uint64_t tried = 0; /* lanes (bits) that were captured: what RAM did not take is lost */
+    uint64_t tried = 0; /* lanes (as bits) that were captured already: what RAM did not take is given up as lost */
     struct failure failure = {.resume = -1};
     for (bool first = true;; first = false) {
         struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,

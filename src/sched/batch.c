@@ -1,9 +1,9 @@
-/* What a batch holds. Rules in step.h, "Batches". */
+/* What a batch holds. The rules stand in step.h, "Batches". */
 #include "sched/step_private.h"
 
 #include "base/assert.h"
 
-/* Tokens until the lane's next mark or the end of its prefill. */
+/* Tokens from where the lane stands to its next mark or to the end of its prefill. */
 static int32_t until_mark(const struct hearth_step_lane *lane) {
     int32_t end = lane->mark_count > 0 ? lane->marks[0] : lane->target;
     return end - lane->computed;
@@ -12,13 +12,13 @@ static int32_t until_mark(const struct hearth_step_lane *lane) {
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
     double left = (double)(lane->target - lane->computed);
     if (lane->priority == HEARTH_CLASS_PREFETCH) {
-        return left + 1e12; /* behind all others */
+        return left + 1e12; /* prefetches come behind all others */
     }
     double waited_s = (double)(now_us - hearth_rank_lane_us(step, lane)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
-/* Prefill tokens that prefetches may have in a batch; `idle`: those that are computed in idle time. */
+/* Most prefill tokens that prefetches may have in a batch; `idle`: prefetches of idle time. */
 static int32_t prefetch_room(const struct hearth_step *step, bool idle) {
     if (idle) {
         const int32_t most = step->sizes.idle_tokens > 0 ? step->sizes.idle_tokens : INT32_MAX;
@@ -32,7 +32,7 @@ static int32_t prefetch_room(const struct hearth_step *step, bool idle) {
     return step->sizes.prefetch_alone_tokens > 0 ? step->sizes.prefetch_alone_tokens : INT32_MAX;
 }
 
-/* What is left of all short prompts; `*count`: how many these are. */
+/* Sum of the tokens left of all short prompts; `*count`: the number of these prompts. */
 static int32_t short_left(const struct hearth_step *step, int *count) {
     int32_t all = 0;
     *count = 0;
@@ -46,7 +46,7 @@ static int32_t short_left(const struct hearth_step *step, int *count) {
     return all;
 }
 
-/* Prefill tokens that a batch may hold beside `decoding` ones of `generating` lanes, with room for `room` more. */
+/* Most prefill tokens in a batch that has room for `room` tokens beside the `decoding` tokens of `generating` lanes. */
 static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int generating, int32_t room) {
     int prompts;
     int32_t all = short_left(step, &prompts), chunk = step->params.chunk_tokens - decoding;
@@ -68,7 +68,7 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     return chunk < room ? chunk : room;
 }
 
-/* What is left of the prompt that ends first; `prefetch`: also of prefetches. */
+/* Tokens left of the prompt that will be complete first; `prefetch`: prefetches count, too. */
 static int32_t shortest_left(const struct hearth_step *step, bool prefetch) {
     int32_t shortest = INT32_MAX;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -94,7 +94,7 @@ int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t
         }
     }
     int32_t chunk = prefill_room(step, total, generating, room);
-    uint64_t out = 0; /* long prefills that are left out */
+    uint64_t out = 0; /* lanes (bits) with a long prefill that is left out */
     int32_t beside = short_left(step, &prompts);
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
@@ -118,7 +118,7 @@ int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t
             continue;
         }
         int32_t most = chunk;
-        if (hearth_step_is_long(best)) { /* short prompts take a part: they would wait for its batch otherwise */
+        if (hearth_step_is_long(best)) { /* leaves room: short prompts would wait for its batch */
             most -= beside < chunk / 2 ? beside : chunk / 2;
         } else if (best->priority != HEARTH_CLASS_PREFETCH) {
             beside -= left;

@@ -1,12 +1,12 @@
-/* The copy of copy.h: the same walk twice, first to count, then to copy.
+/* Copies a request and all that it points to. One walk runs twice: first to count the bytes, then to copy them.
  *
- * Invariant: the first walk (base NULL) writes nothing and hands every pointer back as it is. */
+ * Invariant: the first walk (base NULL) writes nothing and returns every pointer unchanged. */
 #include "sched/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The structs that a request points to, and the block they are put into. */
+/* The block into which the pointed-to structs are copied. */
 struct copy_block {
     char *base;
     size_t used;

@@ -83,7 +83,7 @@ size_t hearth_draft_find(const struct hearth_draft *draft, const hearth_token *t
         *match = length;
         best = at;
     }
-    /* A draft that reaches the end of the text continues with its own beginning: a period. */
+    /* A draft that reaches the end of the text continues with its own beginning, since such a text is periodic. */
     for (size_t i = 0; best > 0 && i < most; i++) {
         out[i] = best + i < n ? tokens[best + i] : out[best + i - n];
     }

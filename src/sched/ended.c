@@ -1,5 +1,5 @@
-/* Remembers requests that have ended for a while, with their tokens: the lane that still holds them is found by
- * comparing. */
+/* Remembers the last requests that have ended, with their tokens, so that the lane that still holds them can be found
+ * by comparison. */
 #include "sched/service_internal.h"
 
 static void clear(struct hearth_ended *ended) {

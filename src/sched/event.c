@@ -1,4 +1,4 @@
-/* The events that a request's caller gets, and their words. */
+/* Events for the caller of a request, and the words that they use. */
 #include "base/assert.h"
 #include "sched/service_internal.h"
 
@@ -70,7 +70,7 @@ void hearth_task_progress(struct hearth_service *service, struct hearth_task *ta
     }
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PROGRESS);
     if (!event) {
-        return; /* the next one tells it */
+        return; /* out of memory: the next event tells the progress */
     }
     event->receipt.prefill_us = hearth_service_now_us(service) - task->started_us;
     event->prefilled_tokens = (uint32_t)(there < task->prompt_tokens ? there : task->prompt_tokens);

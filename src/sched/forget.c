@@ -37,7 +37,7 @@ int hearth_service_forget(struct hearth_service *service, const struct hearth_se
     return stopping ? HEARTH_ERR_BUSY : HEARTH_OK;
 }
 
-/* Begins a forget. What prompts that run or wait begin with is kept. */
+/* Begins a forget. The tokens that waiting and running prompts begin with are kept. */
 static int begin(struct hearth_service *service, const struct hearth_task_forget *forget) {
     if (forget->tokens.n == 0) {
         return HEARTH_OK;
@@ -60,7 +60,7 @@ static int begin(struct hearth_service *service, const struct hearth_task_forget
     return err;
 }
 
-/* True while the answer of a store is to come. */
+/* Asks a shared store what it has of the tokens. True while its answer is missing. */
 static bool seek(struct hearth_service *service, struct hearth_task_forget *forget) {
     const struct hearth_cache_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
     if (!forget->sought) {

@@ -33,7 +33,7 @@ static struct hearth_task *lane_task(struct hearth_service *service, uint32_t la
 
 /* ---- ends ---- */
 
-/* Ends a task with its last event: `event`, which may carry the last token's text. */
+/* Ends a task by delivering `event`, which may carry the last token's text. */
 static void finish_task(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event,
                         enum hearth_finish finish, const char *stop) {
     bool ok = hearth_reply_flush(&task->reply, &event->text);
@@ -78,7 +78,7 @@ static const char *token_text(struct hearth_service *service, const struct heart
     return *large;
 }
 
-/* Whether the reply's text ends with a whole character once `text` is added. */
+/* Whether the reply's text ends with a complete character once `text` is appended. */
 static bool whole_character(struct hearth_task *task, const char *text, size_t len) {
     char end[sizeof task->unfinished + sizeof task->unfinished];
     size_t kept = task->unfinished_len, fresh = len < sizeof task->unfinished ? len : sizeof task->unfinished;
@@ -90,15 +90,15 @@ static bool whole_character(struct hearth_task *task, const char *text, size_t l
     return task->unfinished_len == 0;
 }
 
-/* How the next token is to be sampled, or shown to the sampler. */
+/* The flags for sampling the next token, or for showing it to the sampler. */
 static unsigned sample_flags(const struct hearth_task *task) {
     const struct hearth_grammar *grammar = task->request.sampling.grammar;
     bool inside = hearth_thinker_inside(&task->thinker); /* a lazy grammar must not be triggered by a thought */
     return inside && grammar && grammar->lazy ? HEARTH_SAMPLE_FREE : 0;
 }
 
-/* The next token where the model does not decide it: the end of a thought that is too long, or the next token of a
- * script. -1: the model decides. */
+/* The next token when it is forced: a token that ends an overlong thought, or the script's next token. -1: the model
+ * decides. */
 static hearth_token forced_token(const struct hearth_service *service, const struct hearth_task *task) {
     hearth_token token = hearth_thinker_forced(&task->thinker);
     if (token >= 0 || task->request.script_count == 0) {
@@ -108,8 +108,8 @@ static hearth_token forced_token(const struct hearth_service *service, const str
                                                        : service->engine->caps.end_token;
 }
 
-/* Tells the thinker of a token. Inside of a thought a lazy grammar sees no tokens, but those that end the thought may
- * be what triggers it: it is shown these afterwards. */
+/* Shows a token to the thinker. Inside a thought a lazy grammar sees no tokens. The tokens that end a thought may
+ * trigger the grammar, so it is shown these afterwards. */
 static void follow(struct hearth_service *service, struct hearth_task *task, hearth_token token, const char *text,
                    size_t len) {
     struct hearth_engine *engine = service->engine;
@@ -120,7 +120,7 @@ static void follow(struct hearth_service *service, struct hearth_task *task, hea
     }
 }
 
-/* Adds the token's text to the reply; `*stop` as hearth_reply_feed. False: out of memory. */
+/* Adds the token's text to the reply; `*stop` as for hearth_reply_feed(). False: out of memory. */
 static bool feed_text(struct hearth_service *service, struct hearth_task *task, hearth_token token,
                       struct hearth_buf *out, const char **stop) {
     char small[TEXT_SMALL], *large;
@@ -151,7 +151,7 @@ static hearth_token choose(struct hearth_service *service, struct hearth_task *t
     return token;
 }
 
-/* An event with the sampled token in it; NULL: out of memory. */
+/* Makes the event that carries the sampled token; NULL: out of memory. */
 static struct hearth_event *token_event(struct hearth_service *service, struct hearth_task *task, size_t index) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_TEXT);
     if (!event) {
@@ -182,7 +182,7 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     return true;
 }
 
-/* Whether the script is used up and the model has no end token that could follow it. */
+/* Whether the script is used up and the model has no end token to follow it. */
 static bool script_over(const struct hearth_service *service, const struct hearth_task *task) {
     return task->request.script_count > 0 && task->scripted >= task->request.script_count &&
            service->engine->caps.end_token < 0;
@@ -203,8 +203,7 @@ static void end_task(struct hearth_service *service, struct hearth_task *task, c
     }
 }
 
-/* Samples the next token of a lane and sends it on. Returns true while the task goes on; else `ending` says how it is
- * to be ended. */
+/* Samples a lane's next token and delivers it. True: the task goes on; false: `ending` says how it ends. */
 static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index, struct ending *ending) {
     hearth_memory_begin();
     bool ok = task->prefilled || deliver_prefilled(service, task);
@@ -224,7 +223,7 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
     service->counters.generated_tokens++;
     task->last_us = hearth_service_now_us(service);
     bool end = service->engine->ops->token_is_end(service->engine, token);
-    /* A grammar that ran out of memory constrains nothing any more: its token is not sent. */
+    /* A grammar that ran out of memory no longer constrains, so its token is not sent. */
     if ((!end && (!hearth_tokens_push(&task->tokens, token) ||
                   !feed_text(service, task, token, &ending->event->text, &ending->stop))) ||
         hearth_memory_refused()) {
@@ -249,10 +248,10 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
 /* ---- batches ---- */
 
 struct batch {
-    int32_t shares[HEARTH_LANES_MAX]; /* tokens of each lane, without those guessed ahead */
-    int32_t ahead[HEARTH_LANES_MAX];  /* tokens of each lane that are guessed ahead */
-    size_t n;                         /* items */
-    size_t output[HEARTH_LANES_MAX];  /* the first item that gives the lane logits, if one does */
+    int32_t shares[HEARTH_LANES_MAX]; /* tokens of each lane in the batch, except guesses */
+    int32_t ahead[HEARTH_LANES_MAX];  /* guessed tokens of each lane in the batch */
+    size_t n;                         /* number of items */
+    size_t output[HEARTH_LANES_MAX];  /* each lane's first item with logits, if it has one */
     bool has_output[HEARTH_LANES_MAX];
     int32_t prefill_tokens;
 };
@@ -283,10 +282,11 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
     }
 }
 
-/* Frees cells, because a batch found too few: drops guesses, else preempts a prefetch that runs beside others, else
- * empties an idle lane, else preempts the request with the largest start tag. A request that runs alone fails. */
+/* Frees cells after a batch found too few. It drops guesses; without any it preempts a prefetch that runs beside other
+ * requests; else it empties an idle lane; else it preempts the request with the largest start tag. A request that runs
+ * alone fails. */
 static void relieve(struct hearth_service *service) {
-    if (hearth_speculate_drop(service)) { /* the batch may fit without them */
+    if (hearth_speculate_drop(service)) { /* without guesses the batch may fit */
         return;
     }
     int lane = hearth_step_cells_victim(service->step), busy = 0;
@@ -339,8 +339,9 @@ static bool pinned_end(const struct hearth_task *task) {
     return task->pin_count > 0 && (size_t)task->pins[task->pin_count - 1].position == task->prompt_tokens;
 }
 
-/* Captures a long prompt or reply every so many tokens, so that a crash costs no more than those. Without a backing
- * tier only prefetches are: a request that needs the lane of one then waits for a short capture. */
+/* Captures a long prompt or reply every so many tokens, so that a crash loses no more than that. Without a backing tier
+ * only prefetches are captured on the way: a request that takes over the lane of one then waits for a short capture
+ * only. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.backing_interval_tokens, n = (int32_t)live->tokens.n;
     if ((!service->params.backing && !hearth_task_is_prefetch(task)) || every == 0 ||
@@ -349,11 +350,11 @@ static void persist(struct hearth_service *service, struct hearth_task *task, st
     }
     task->persisted = n;
     (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
-    hearth_lane_capture_now(service, task->lane); /* without waiting for a slow disk, which would stop all lanes */
+    hearth_lane_capture_now(service, task->lane); /* does not wait for a slow disk, which would stop all lanes */
 }
 
-/* Adds a lane's share, which was computed, to its live tokens, and takes a snapshot where that ends at a mark. False:
- * out of memory, and the task has failed. */
+/* Adds the lane's share of the computed batch to its live tokens, and takes a snapshot if the lane now stands on a
+ * mark. False: out of memory, and the task has failed. */
 static bool book_share(struct hearth_service *service, uint32_t lane, int32_t share) {
     struct hearth_task *task = lane_task(service, lane);
     struct hearth_live *live = &service->lives[lane];
@@ -375,11 +376,11 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
     return true;
 }
 
-/* Samples for a lane that computed no guess; its task goes on, or ends. */
+/* Samples for a lane that had no guess in the batch; its task goes on or ends. */
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
-    if (hearth_task_is_prefetch(task)) { /* other prompts may branch off here before this one is captured */
+    if (hearth_task_is_prefetch(task)) { /* other prompts may branch off here before the prefetch is captured */
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
     }
     int64_t real_us = hearth_clock_us();
@@ -397,10 +398,10 @@ static void go_on(struct hearth_service *service, struct hearth_task *task, int 
 
 /* ---- guesses ---- */
 
-/* What is left of a guess that was computed. */
+/* The outcome of a guess that was computed. */
 struct verified {
-    int32_t end;  /* positions that the sequence holds */
-    int32_t keep; /* of these, the ones that were sampled as guessed */
+    int32_t end;  /* positions that the sequence holds now */
+    int32_t keep; /* of these, the positions that were sampled as guessed */
     bool ended;
     struct ending ending;
 };
@@ -426,7 +427,7 @@ static void verify(struct hearth_service *service, const struct batch *batch, in
     hearth_service_sampled(service, real_us);
 }
 
-/* Computes the end of a reply that has ended again, after a cut back to a checkpoint: its state has to be whole. */
+/* Computes the end of a finished reply again after a cut back to a checkpoint, because its state has to be complete. */
 static void complete(struct hearth_service *service, struct hearth_task *task, int lane, int32_t keep) {
     struct hearth_live *live = &service->lives[lane];
     int32_t begin = (int32_t)live->tokens.n;
@@ -451,7 +452,7 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     }
 }
 
-/* Cuts a lane back to the accepted tokens, adds these to its live tokens, and ends its task if the reply has ended. */
+/* Cuts a lane back to its accepted tokens, adds these to its live tokens, and ends the task if the reply has ended. */
 static void take_back(struct hearth_service *service, int lane, const struct verified *verified) {
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
     struct hearth_live *live = &service->lives[lane];
@@ -474,7 +475,7 @@ static void take_back(struct hearth_service *service, int lane, const struct ver
     }
     if (verified->ended) {
         end_task(service, task, &verified->ending);
-    } else if (pos < 0) { /* its state is lost: it is queued again, and computed again */
+    } else if (pos < 0) { /* the lane's state is lost: the task is queued and computed again */
         hearth_lane_requeue(service, task, false, true);
     }
 }
@@ -533,7 +534,7 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
             go_on(service, lane_task(service, i), (int)i, batch.output[i]);
         }
     }
-    for (uint32_t i = 0; i < service->lanes; i++) { /* logits are not needed any more */
+    for (uint32_t i = 0; i < service->lanes; i++) { /* the logits are no longer needed */
         if (goes_on[i] && batch.ahead[i] > 0) {
             take_back(service, (int)i, &verified[i]);
         }

@@ -11,8 +11,8 @@
 
 #include <limits.h>
 
-/* How long a capture waits for the backing tier to make room in RAM, when another request needs the lane. With less,
- * state would be lost that needs a moment; with more, the other lanes would stand still for a slow tier. */
+/* How long a capture waits for the backing tier to make room in RAM while another request needs the lane. A shorter
+ * wait would lose state that needs a moment; a longer one would hold up the other lanes for a slow tier. */
 #define CAPTURE_FULL_US 500000
 
 /* ---- capturing ---- */
@@ -22,7 +22,7 @@ static enum hearth_capture capture_pages(struct hearth_service *service, int lan
     enum hearth_capture state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
     hearth_service_captured(service, start_us, real_us);
     if (lane >= (int)service->lanes) {
-        return state; /* the parked sequence: captured when it is needed, not in turn */
+        return state; /* the parked sequence is captured when it is needed, not in turn */
     }
     if (state == HEARTH_CAPTURE_FULL) {
         service->capture_full |= UINT64_C(1) << lane;
@@ -60,7 +60,7 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
         service->told_us += hearth_clock_us() - now_us;
         if (hearth_cache_poll(service->cache, HEARTH_POLL_EVENTS) > 0) {
-            service->backing_news = true; /* others may have waited for it, too */
+            service->backing_news = true; /* other held tasks may have waited for it, too */
         }
     }
 }
@@ -69,7 +69,7 @@ void hearth_lane_capture_now(struct hearth_service *service, int lane) {
     (void)capture_pages(service, lane, INT_MAX);
 }
 
-/* Captures whole pages of a lane that still computes, as many as a batch computes. */
+/* Captures whole pages of a lane that still computes, no more than a batch computes. */
 static void capture_ahead(struct hearth_service *service, int lane) {
     struct hearth_task *task = service->on_lane[lane];
     const struct hearth_live *live = &service->lives[lane];
@@ -81,7 +81,7 @@ static void capture_ahead(struct hearth_service *service, int lane) {
     if (pages > 0) {
         hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
     }
-    task->ahead += (pages > 0 ? pages : 1) * page; /* also where RAM did not take it: that is not tried again */
+    task->ahead += (pages > 0 ? pages : 1) * page; /* also pages that RAM did not take: they are not tried again */
     hearth_service_captured(service, start_us, real_us);
     hearth_step_pending(service->step, lane, false);
 }
@@ -132,7 +132,7 @@ void hearth_lane_count(struct hearth_service *service, struct hearth_task *task,
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* About how long computing takes that a preemption costs: of state that the task had then and has lost since. */
+/* About how long the preempted task needs to compute again what it has lost since. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
     double each_us = hearth_pace_prefill_us(&service->pace);
     if (task->preempted_at <= computed) {
@@ -157,7 +157,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->waits_for_ended = 0;
     task->waited_us += now_us - task->queued_us;
     hearth_task_waited(service, task, admit_us);
-    task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
+    task->started_us = now_us - task->prefill_us; /* so that the receipt covers all of it */
     task->lane_us = hearth_spans_on() ? hearth_clock_us() : 0;
     service->on_lane[lane] = task;
     hearth_service_lanes_taken(service, now_us);

@@ -1,11 +1,12 @@
-/* Answers a request that only asks where the state of its prompt is, and what bringing it back would cost. The answer
- * comes as soon as the request is taken, between two batches: it never waits for a lane, takes none, and counts as no
- * use of anything. */
+/* Answers a request that only asks where the state of its prompt is and what bringing it back would cost. It is
+ * answered as soon as the service takes it, between two batches. It takes no lane, waits for none, and does not count
+ * as a use of the state. */
 #include "sched/service_internal.h"
 
 void hearth_task_locate(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
-    /* What comes next stands behind the whole prompt, so that all of it can be had: a token that is in no prompt. */
+    /* The next turn comes behind the whole prompt, so all of the prompt can be reused: one token more, found in no
+     * prompt. */
     if (!event || !hearth_tokens_push(&task->tokens, -1)) {
         hearth_event_destroy(event);
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");

@@ -1,6 +1,6 @@
-/* The pace. What is learned, and what for, in pace.h.
+/* The pace. Design in pace.h.
  *
- * Invariant: a size's average of tokens lies within its slot, so that slots ascend by it. */
+ * Invariant: the average number of tokens of a size lies within its slot, so slots ascend by it. */
 #include "sched/pace.h"
 
 #include "base/assert.h"
@@ -9,23 +9,23 @@
 
 #define SHARE_NEW 0.2 /* weight of a new sample */
 #define EXACT_SIZES 8
-#define PREFILL_MIN_TOKENS 32 /* smaller batches are slow for their size: they say little about a prefill's speed */
+#define PREFILL_MIN_TOKENS 32 /* a smaller batch has too much overhead to measure the prefill speed */
 
-#define BESIDE_MIN_TOKENS 8 /* a prefill always gets on */
-#define BESIDE_SHARE 0.9    /* of the time there is: captures and sampling come between two batches */
-#define BESIDE_LEAST 0.5    /* of what decoding takes: prefills do not pay for a rate that it would not reach alone */
-#define BESIDE_UNKNOWN 64   /* a first batch beside lanes that decode, when their rate matters */
-#define BESIDE_STEP 32      /* kernels compute so many at a time: a size in between costs as much as the next one */
+#define BESIDE_MIN_TOKENS 8 /* so that a prefill always advances */
+#define BESIDE_SHARE 0.9    /* of the time that is left; captures and sampling come between batches */
+#define BESIDE_LEAST 0.5    /* of what decoding takes: also where decoding alone would miss the wanted rate */
+#define BESIDE_UNKNOWN 64   /* the first batch beside lanes that decode, when a rate is wanted */
+#define BESIDE_STEP 32      /* kernels compute so many at a time; a size in between costs as much as the next */
 
-#define PREFETCH_SHARE 5 /* of a batch that decodes: what a prefetch may add to it */
+#define PREFETCH_SHARE 5 /* of the time of a batch that decodes: what a prefetch may add */
 #define PREFETCH_ALONE_US 200000.0
-#define IDLE_US 50000.0 /* a request that arrives waits for half of that, on average */
+#define IDLE_US 50000.0 /* a request that arrives waits for half of this on average */
 
-/* A batch that only prefills is halved when it takes longer than half a second, and as large as may be again when four
- * of its kind would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it
- * never happens. Several in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from
- * one time to the next. Batches of 128 tokens are as fast per token as those of 512 (measured on two cores with models
- * of 30 to 270 million parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
+/* A batch that only prefills is halved if it takes longer than half a second, and doubled again if four of them would
+ * take less. A request that arrives waits for the batch: on two cores that takes seconds, on a large machine it never
+ * matters. Several batches in a row must agree, so that one hiccup changes nothing, and sizes change rarely, so that
+ * equal prompts are split equally. Batches of 128 tokens are as fast per token as those of 512 (measured on two cores
+ * with models of 30 to 270 million parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
 #define ALONE_SLOW_US 500000
 #define ALONE_FAST_US 125000
 #define ALONE_SLOW_COUNT 2
@@ -52,7 +52,7 @@ static int32_t between(double value, int32_t low, int32_t high) {
     return value < low ? low : value > high ? high : (int32_t)value;
 }
 
-/* A full batch of the size there is, or more, was computed. */
+/* Learns from a batch that was at least as large as the present limit. */
 static void learn_alone(struct hearth_pace *pace, int32_t tokens, int64_t us) {
     pace->slow = us > ALONE_SLOW_US ? pace->slow + 1 : 0;
     pace->fast = us < ALONE_FAST_US ? pace->fast + 1 : 0;
@@ -121,7 +121,7 @@ double hearth_pace_decode_us(const struct hearth_pace *pace, int32_t tokens) {
     return below->us + (above->us - below->us) * (tokens - below->tokens) / (above->tokens - below->tokens);
 }
 
-/* What is known of tokens that decode, also when none as many have. Negative: nothing. */
+/* The best estimate for decoding so many tokens, also from smaller batches alone. Negative: none was measured. */
 static double about_us(const struct hearth_pace *pace, int32_t tokens) {
     double us = tokens > 0 ? hearth_pace_decode_us(pace, tokens) : 0;
     return us < 0 && pace->decode_us > 0 ? pace->decode_us : us;
@@ -167,7 +167,7 @@ int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace) {
     return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, INT32_MAX);
 }
 
-/* As many as take that long, and at least as many as are computed at a fair speed. */
+/* The tokens that a prefill computes in `us`, but no fewer than are computed at a good speed, and at most `most`. */
 static int32_t alone(const struct hearth_pace *pace, double us, int32_t most) {
     int32_t least = most < PREFILL_MIN_TOKENS ? most : PREFILL_MIN_TOKENS;
     return pace->prefill_us > 0 ? between(us / pace->prefill_us, least, most) : most;

@@ -10,8 +10,8 @@
 #include "base/assert.h"
 #include "sched/service_internal.h"
 
-#define PREEMPTED_KEEP_US 120000000 /* how long RAM keeps a preempted request's state, while it can */
-#define CELLS_RETRY_US 1000000      /* how often a task that is held for cells is asked again */
+#define PREEMPTED_KEEP_US 120000000 /* how long RAM keeps a preempted request's state if it can */
+#define CELLS_RETRY_US 1000000      /* how often a task that lacks cells is tried again */
 
 void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty) {
     int lane = task->lane;
@@ -74,7 +74,7 @@ bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth
         return false;
     }
     service->counters.yields++;
-    task->waits_for_ended = 0; /* it gets the victim's cells now */
+    task->waits_for_ended = 0; /* the task gets the victim's cells now */
     hearth_lane_preempt_without_cells(service, lane, loses_place);
     return true;
 }

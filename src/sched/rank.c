@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-/* When a request counts as arrived among the requests of its tenant. */
+/* The arrival of a request plus the patience of its class: its place among the requests of its tenant. */
 static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
     static const int64_t patience_s[] = {
 #define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
@@ -32,7 +32,7 @@ int64_t hearth_rank_lane_us(const struct hearth_step *step, const struct hearth_
 
 struct hearth_start_tag hearth_rank_tag(const struct hearth_step *step, const struct hearth_step_waiter *waiter) {
     if (waiter->request.priority == HEARTH_CLASS_PREFETCH) {
-        const int64_t came = waiter->request.arrived_us; /* idle ones behind the others, the newest first */
+        const int64_t came = waiter->request.arrived_us; /* idle prefetches behind the others, the newest first */
         return (struct hearth_start_tag){INT64_MAX, waiter->request.idle ? INT64_MAX - came : came};
     }
     struct hearth_start_tag tag = {.came_us = came_us(waiter->request.priority, waiter->request.arrived_us)};
@@ -60,8 +60,9 @@ static bool less_work(const struct hearth_step_waiter *a, const struct hearth_st
                                                       : a->need_tokens < b->need_tokens;
 }
 
-/* For each class the largest tag that is admitted: a request that has lacked cells for long enough stops those behind
- * it, which would otherwise take every cell that becomes free. A better class is stopped only after a longer wait. */
+/* Finds, for each class, the largest tag that is admitted. A request that has lacked cells for long enough stops
+ * requests with larger tags, which would otherwise take every cell that becomes free. A better class is stopped only
+ * after a longer wait. */
 static void find_cutoffs(const struct hearth_step *step, int64_t now_us,
                          struct hearth_start_tag last[HEARTH_CLASS_PREFETCH]) {
     for (int c = 0; c < HEARTH_CLASS_PREFETCH; c++) {
@@ -151,7 +152,7 @@ const struct hearth_step_waiter *hearth_rank_next(const struct hearth_step *step
     return lets_pass ? w->least_work : first;
 }
 
-/* A waiter, and its place. */
+/* A queued request with its place in the order. */
 struct ranked {
     struct hearth_start_tag tag;
     const struct hearth_step_waiter *waiter;

@@ -1,7 +1,7 @@
-/* Hold-back of unfinished characters and possible stop strings. Design in reply.h.
+/* Holds back unfinished characters and possible stop strings. Design in reply.h.
  *
- * Invariant: `held` is at most as long as the longest stop string plus an unfinished character, so the search after
- * each piece is short. */
+ * Invariant: `held` is no longer than the longest stop string and an unfinished character, so the search after each
+ * piece is short. */
 #include "sched/reply.h"
 
 #include "base/utf8.h"
@@ -36,7 +36,7 @@ void hearth_reply_finish(struct hearth_reply *reply) {
     *reply = (struct hearth_reply){0};
 }
 
-/* Offset of the first stop string in the held text, or its length. */
+/* The offset of the first stop string in the held text; its length if there is none. */
 static size_t find_stop(const struct hearth_reply *reply, const char **stop) {
     size_t first = reply->held.len;
     *stop = NULL;
@@ -51,7 +51,7 @@ static size_t find_stop(const struct hearth_reply *reply, const char **stop) {
     return first;
 }
 
-/* Length of the longest end of the held text that a stop string begins with. */
+/* The length of the longest end of the held text with which a stop string begins. */
 static size_t possible_stop(const struct hearth_reply *reply) {
     size_t longest = 0;
     for (size_t i = 0; i < reply->stop_count; i++) {

@@ -1,6 +1,6 @@
-/* The text of a reply on its way out: pieces go in as they are sampled, what may be sent comes out.
+/* The text of a reply before it is sent: sampled pieces go in, text that may be sent comes out.
  *
- * Held back: the bytes of an unfinished character, and text that may turn out to be the beginning of a stop string. */
+ * Held back are the bytes of an unfinished character and text that may be the beginning of a stop string. */
 #ifndef HEARTH_SCHED_REPLY_H
 #define HEARTH_SCHED_REPLY_H
 
@@ -15,15 +15,15 @@ struct hearth_reply {
     size_t stop_count;
 };
 
-/* Copies the stop strings. False: out of memory (finish it all the same). */
+/* Copies the stop strings. False: out of memory (call finish all the same). */
 bool hearth_reply_init(struct hearth_reply *reply, const char *const *stops, size_t stop_count);
 void hearth_reply_finish(struct hearth_reply *reply);
 
-/* Adds a piece and appends what may be sent to `out`. When a stop string is complete the text before it is all there
- * is: `*stop` is set to it (owned by the reply), else to NULL. False: out of memory. */
+/* Adds a piece and appends to `out` what may be sent. If a stop string is complete, the text in front of it is the
+ * last, and `*stop` is that string (owned by the reply); else `*stop` is NULL. False: out of memory. */
 bool hearth_reply_feed(struct hearth_reply *reply, const char *piece, size_t len, struct hearth_buf *out,
                        const char **stop);
-/* The end: appends what was held back. False: out of memory. */
+/* Appends what is still held back, at the end of the reply. False: out of memory. */
 bool hearth_reply_flush(struct hearth_reply *reply, struct hearth_buf *out);
 
 #endif

@@ -1,13 +1,14 @@
-/* The service's thread: take what arrived, ask the step for an action, carry it out, publish counters; until stopped.
+/* The loop of the service's thread: take the inbox, ask the step for an action, carry it out, publish counters; until
+ * the service stops.
  *
- * Invariants: `lives[i].tokens` is always what the engine's sequence lives[i].seq holds. */
+ * Invariant: `lives[i].tokens` is always what the engine's sequence lives[i].seq holds. */
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
 
-/* Deals with what the backing tier has to tell. Tasks that are held for it are asked again, but not when the last
- * action was to ask one: lanes get their turn in between. */
+/* Handles events of the backing tier. Tasks that are held for the tier are tried again, except when the last action was
+ * such a try: lanes get their turn in between. */
 static void poll_backing(struct hearth_service *service, bool admitting) {
     size_t events = hearth_cache_poll(service->cache, HEARTH_POLL_EVENTS);
     service->backing_more = events == HEARTH_POLL_EVENTS;
@@ -56,7 +57,7 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
         return;
     }
     if (busy < service->lanes) {
-        task->wait = HEARTH_WAIT_BATCH; /* until now: tasks are taken between two batches */
+        task->wait = HEARTH_WAIT_BATCH; /* tasks are taken between two batches: it has waited for the last one */
     }
     hearth_task_wait(service, task, HEARTH_WAIT_LANE, hearth_service_now_us(service));
 }
@@ -76,7 +77,7 @@ static void take_note(struct hearth_service *service, struct hearth_note note) {
     }
 }
 
-/* Sleeps until another thread has something; for a moment only, when a task is held for the backing tier, and never
+/* Sleeps until another thread leaves something: only briefly while a task is held for the backing tier, and never
  * beyond a deadline. */
 static void sleep_locked(struct hearth_service *service) {
     int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
@@ -100,7 +101,7 @@ static void sleep_locked(struct hearth_service *service) {
     }
 }
 
-/* What other threads have left for this one. */
+/* What other threads have left for the service's thread. */
 struct inbox {
     struct hearth_task *tasks;
     struct hearth_note *notes;
@@ -115,8 +116,7 @@ static bool nothing_locked(const struct hearth_service *service) {
            !service->forget_inbox && service->slept_until_us == 0;
 }
 
-/* About how long the next batch takes, when it begins short prompts and nothing else, with a lane free for one more; or
- * 0. */
+/* About how long the next batch takes, if it starts short prompts only and leaves a lane free for one more; else 0. */
 static int64_t burst_us(const struct hearth_service *service) {
     bool begins = false, free = false;
     int32_t tokens = 0;
@@ -137,8 +137,8 @@ static int64_t burst_us(const struct hearth_service *service) {
     return begins && free ? (int64_t)us : 0;
 }
 
-/* Before such a batch: waits for requests that are being prepared, so that they are computed together. A request that
- * comes too late waits for all of the batch, so that is how long the batch waits for it. */
+/* Waits, before such a batch, for requests that are still being prepared, so that they are computed together. A request
+ * that misses the batch waits for all of it, so the batch waits for it at most that long. */
 static void gather_locked(struct hearth_service *service) {
     const int64_t us = burst_us(service);
     if (us == 0) {
@@ -186,7 +186,7 @@ static void cancel_prefetches(struct hearth_service *service) {
     }
 }
 
-/* Takes what other threads left; waits for it when `wait`. False: the service ends. */
+/* Takes what other threads left; if `wait`, sleeps until there is something. False: the service ends. */
 static bool drain_inbox(struct hearth_service *service, bool wait) {
     struct inbox in;
     take_inbox(service, wait, &in);
@@ -215,7 +215,8 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
 
 /* ---- the loop ---- */
 
-/* Preempts a lane. The lane alone is no help to a task that lacks cells: it takes the cells, too, or is held. */
+/* Preempts a lane. A lane alone does not help a task that lacks cells: the task gets the victim's cells, too, or is
+ * held. */
 static void give_way(struct hearth_service *service, const struct hearth_action *action) {
     struct hearth_task *to = hearth_task_find(service, action->id);
     if (hearth_task_lacks_cells(service, to)) {

@@ -50,7 +50,7 @@ static struct hearth_step *create_step(const struct hearth_service *service) {
     return hearth_step_create(&params);
 }
 
-/* Wakes the service's thread: the backing tier has something to tell. */
+/* Wakes the service's thread because the backing tier has events. */
 static void on_backing_event(void *user) {
     struct hearth_service *service = user;
     pthread_mutex_lock(&service->mutex);
@@ -234,8 +234,8 @@ static int check_request(const struct hearth_service *service, const struct hear
     return HEARTH_OK;
 }
 
-/* Prefetches have as many slots, but of their own: they keep no other request out (once they are read: what is
- * announced may be anything). Under the mutex. */
+/* Prefetches have as many slots, but of their own, so they keep no other request out once they are read (an announced
+ * request may be of any class). Under the mutex. */
 static bool prefetches_full(const struct hearth_service *service) {
     return service->params.queue > 0 && service->prefetches >= service->params.queue;
 }
@@ -285,7 +285,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     return id;
 }
 
-/* Leaves a note for the thread. Without memory a conversation is not expected, which costs only time, and a request is
+/* Leaves a note for the thread. Out of memory, a conversation is not expected, which costs only time, or a request is
  * not cancelled. */
 static void leave_note(struct hearth_service *service, struct hearth_note note) {
     pthread_mutex_lock(&service->mutex);

@@ -21,13 +21,13 @@
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#define INDEX_SLICE 8192 /* positions indexed per batch: some hundred microseconds */
+#define INDEX_SLICE 8192 /* positions indexed per batch, which takes some hundred microseconds */
 #define RATE_DECAY 0.97F /* a rate remembers some thirty guesses */
-/* Times are noisy, and the best of many numbers is the one that looks too good: with less, drafts would be computed
- * that gain nothing; with more, some that do would not be. */
+/* Times are noisy, and the best of many numbers is the one that looks too good. A smaller value computes drafts that
+ * gain nothing; a larger one misses drafts that gain. */
 #define GAIN_MIN 1.15
-/* Batches: without a probe what was once too slow would never be tried again; a probe of three times a batch's cost is
- * below 1 % of the time. */
+/* In batches. Without a probe, a size that was once too slow would never be tried again. A probe of three times a
+ * batch's cost takes less than 1 % of the time. */
 #define PROBE_EVERY 400
 
 _Static_assert(sizeof((struct hearth_speculator){0}.guesses) / sizeof(struct hearth_guess) == HEARTH_LANES_MAX,
@@ -49,7 +49,7 @@ static void rate_learn(struct hearth_guess_rates *rates, int grade, bool right) 
     rates->asked[grade] = rates->asked[grade] * RATE_DECAY + 1.0F;
 }
 
-/* How probably the token after a phrase of this length is guessed right. */
+/* The probability that the token after a phrase of this length is guessed right. */
 static double rate_of(const struct hearth_task *task, int match) {
     const int grade = grade_of(match);
     return (double)(task->spec.rates.right[grade] / task->spec.rates.asked[grade]);
@@ -74,7 +74,7 @@ bool hearth_speculate_observe(struct hearth_service *service, struct hearth_task
 
 /* ---- guesses ---- */
 
-/* Most tokens that may be computed ahead for a task. */
+/* Most tokens that may be guessed for a task now. */
 static int32_t task_room(const struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_request *request = &task->request;
     if (request->speculate_off || request->script_count > 0 || request->max_tokens == 0 || !task->prefilled) {
@@ -88,8 +88,8 @@ static int32_t task_room(const struct hearth_service *service, const struct hear
     return room > 0 ? (int32_t)room : 0;
 }
 
-/* Tokens that the next batch has to compute for a lane that generates: the last one, and those behind a checkpoint that
- * the lane was cut back to. */
+/* Tokens that the next batch computes in any case for a generating lane: the last one, and those behind a checkpoint to
+ * which the lane was cut back. */
 static int32_t due_tokens(const struct hearth_service *service, int lane) {
     return (int32_t)(service->on_lane[lane]->tokens.n - service->lives[lane].tokens.n);
 }
@@ -97,7 +97,7 @@ static int32_t due_tokens(const struct hearth_service *service, int lane) {
 static void guess_make(struct hearth_service *service, struct hearth_task *task, int32_t due,
                        struct hearth_guess *guess) {
     int32_t room = task_room(service, task);
-    if (room > 1 + HEARTH_DRAFT_MAX - due) { /* batches are exact up to there, and ways back end */
+    if (room > 1 + HEARTH_DRAFT_MAX - due) { /* up to there a batch is exact, and cutting back is possible */
         room = 1 + HEARTH_DRAFT_MAX - due;
     }
     guess->count = guess->ahead = 0;
@@ -111,21 +111,21 @@ static void guess_make(struct hearth_service *service, struct hearth_task *task,
 
 struct offer {
     int lane;
-    double next;  /* probability that the next token ahead is kept */
-    double whole; /* that all so far are */
-    double kept;  /* expected number of those */
+    double next;  /* probability that the next guessed token is kept */
+    double whole; /* probability that all guessed tokens so far are kept */
+    double kept;  /* expected number of kept tokens */
     int taken;
 };
 
 struct decision {
     struct offer offers[HEARTH_LANES_MAX];
     int count;
-    int lanes;      /* that generate */
-    int32_t tokens; /* that are due */
-    int32_t room;   /* for tokens ahead */
+    int lanes;      /* generating lanes */
+    int32_t tokens; /* due tokens */
+    int32_t room;   /* room for guessed tokens */
 };
 
-/* Expected time of a batch; `cheap`: as if a token more cost nothing. */
+/* Expected time of a batch; `cheap`: as if another token cost nothing. */
 static double batch_us(const struct hearth_service *service, const struct decision *decision, int32_t ahead,
                        bool cheap) {
     double least = hearth_pace_decode_us(&service->pace, decision->tokens);
@@ -136,7 +136,7 @@ static double batch_us(const struct hearth_service *service, const struct decisi
     return us > 0 ? us : least + ahead * hearth_pace_prefill_us(&service->pace);
 }
 
-/* The expected cost of cutting back all lanes that compute ahead. */
+/* Expected cost of cutting back all lanes that have guesses. */
 static double returns_us(const struct hearth_service *service, const struct decision *decision, double token_us) {
     double us = 0;
     for (int i = 0; i < decision->count; i++) {
@@ -147,13 +147,13 @@ static double returns_us(const struct hearth_service *service, const struct deci
         const struct hearth_live *live = &service->lives[offer->lane];
         bool there = service->spec.guesses[offer->lane].checkpoint.pos == (int32_t)live->tokens.n;
         us += there ? 0 : service->spec.take_us;
-        double again = due_tokens(service, offer->lane) + offer->kept; /* tokens that a way back costs */
+        double again = due_tokens(service, offer->lane) + offer->kept; /* computed again after cutting back */
         us += (1 - offer->whole) * (service->spec.return_us + again * token_us);
     }
     return us;
 }
 
-/* Takes the token that is kept most probably. False: there is none left. */
+/* Adds the guessed token that is kept most probably. False: none is left. */
 static bool take_next(const struct hearth_service *service, struct decision *decision) {
     struct offer *best = NULL;
     for (int i = 0; i < decision->count; i++) {
@@ -181,7 +181,7 @@ static void offers_reset(const struct hearth_service *service, struct decision *
     }
 }
 
-/* Fills `ahead` of the guesses with the best numbers. False: it is best to compute none of them. */
+/* Fills `ahead` of the guesses with the numbers that pay best. False: it is best to compute no guess. */
 static bool choose(struct hearth_service *service, struct decision *decision, bool cheap) {
     double alone_us = batch_us(service, decision, 0, cheap);
     if (alone_us <= 0) {
@@ -212,7 +212,7 @@ static bool choose(struct hearth_service *service, struct decision *decision, bo
     return any;
 }
 
-/* Takes as many tokens as fit, one of each lane in turn. */
+/* Adds as many guessed tokens as fit, one of each lane in turn. */
 static void take_all(struct hearth_service *service, const struct decision *decision) {
     int32_t room = decision->room;
     for (int k = 1; k <= HEARTH_DRAFT_MAX; k++) {
@@ -227,8 +227,8 @@ static void take_all(struct hearth_service *service, const struct decision *deci
     }
 }
 
-/* Decides what all lanes guess. Now and then guesses are tried that would pay only if they cost nothing, so that what
- * is known of their cost does not become old. */
+/* Decides how much of each lane's guess is computed. Now and then a guess is tried that would pay only if it cost
+ * nothing, so that the measured costs stay up to date. */
 static void decide(struct hearth_service *service, struct decision *decision) {
     if (service->params.speculate == HEARTH_SPECULATE_ON) {
         take_all(service, decision);

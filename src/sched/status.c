@@ -45,7 +45,7 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
                          task->receipt.reused_disk_tokens + task->receipt.reused_remote_tokens;
     if (info.reused_tokens > (uint32_t)lane->begun) {
-        info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was preempted */
+        info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost during a preemption */
     }
     info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
     info.priority = task->request.priority;
@@ -57,7 +57,7 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     return info;
 }
 
-/* The waiting requests, in the order of admission: written into `list`, at most HEARTH_WAITING_MAX. */
+/* Writes the waiting requests into `list` in the order of admission, at most HEARTH_WAITING_MAX. */
 static size_t list_waiting(struct hearth_service *service, struct hearth_waiting_info *list, int64_t now_us) {
     struct hearth_step_place places[HEARTH_WAITING_MAX];
     size_t n = hearth_step_waiting(service->step, places, HEARTH_WAITING_MAX);
@@ -148,7 +148,7 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
                                uint32_t *retry_after_s) {
     pthread_mutex_lock(&service->mutex);
     bool full = hearth_service_full_locked(service, tenant);
-    double wait_s = service->lane_us / service->lanes / 1e6; /* until the next one leaves its lane */
+    double wait_s = service->lane_us / service->lanes / 1e6; /* until the next request leaves its lane */
     pthread_mutex_unlock(&service->mutex);
     *retry_after_s = wait_s >= RETRY_MAX_S ? RETRY_MAX_S : 1 + (uint32_t)wait_s;
     return full;
@@ -165,7 +165,7 @@ void hearth_service_unreserve(struct hearth_service *service, const struct heart
     pthread_mutex_lock(&service->mutex);
     hearth_admission_leave(&service->admission, tenant->id);
     service->announced--;
-    pthread_cond_signal(&service->wake); /* a batch may wait for it */
+    pthread_cond_signal(&service->wake); /* a batch may wait for the announced request */
     pthread_mutex_unlock(&service->mutex);
 }
 

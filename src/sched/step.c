@@ -1,7 +1,8 @@
-/* The step. Rules in step.h.
+/* The step. The rules stand in step.h.
  *
  * Invariants: an idle lane has id 0; a queued request is on no lane; shares sum to at most batch_tokens; a share never
- * crosses a mark or the prefill's end; a tenant's account counts its requests that wait and run, except prefetches. */
+ * crosses a mark or the prefill's end; a tenant's account counts its waiting and running requests, except prefetches.
+ */
 #include "sched/step_private.h"
 
 #include "base/assert.h"
@@ -60,7 +61,7 @@ static bool lane_free(const struct hearth_step *step) {
 
 /* ---- next ---- */
 
-/* The lane that has waited longest to be captured, idle ones first, or -1. */
+/* The lane whose state has waited longest to be captured, idle lanes first; -1: none waits. */
 static int next_capture(const struct hearth_step *step) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -191,12 +192,13 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     }
     step->moves++;
     if (step->reserved_for == id) {
-        step->reserved_for = 0; /* other requests have waited long enough for it */
+        step->reserved_for = 0; /* the reservation ends, because other requests have waited for it */
         waiter->preempt_backoff_until_us = now_us + HEARTH_PREEMPT_BACKOFF_US;
     }
 }
 
-/* How long a request has its lane at least. One that got it at once has waited for no turn that it could lose. */
+/* How long a request keeps its lane at least. A request that did not wait has no quantum, because it would lose no
+ * turn. */
 static int64_t quantum_us(const struct hearth_step_waiter *waiter, int64_t preempt_cost_us, int64_t now_us) {
     int64_t waited_us = now_us - waiter->request.queued_us, more_us = waited_us / HEARTH_QUANTUM_SHARE;
     if (!waiter->request.preempted) {

@@ -34,8 +34,8 @@
 
 #define HEARTH_LANES_MAX 64
 #define HEARTH_MARKS_MAX 40
-/* Fewer tokens are no reason for a stop, which costs a batch of its own, nor to wait for another lane that computes
- * them: prompts that have no more in common than how a template begins would wait for each other. */
+/* A shorter gap is not worth a stop, which costs a batch of its own, nor waiting for another lane that computes the
+ * same tokens: prompts that share no more than the beginning of their template would wait for each other. */
 #define HEARTH_MARK_MIN_GAP_TOKENS 32
 
 /* In brackets: the trace in tests/golden that the value decides.
@@ -73,19 +73,19 @@ struct hearth_step_lane {
     enum hearth_lane_state state;
     int64_t id; /* request; 0 when idle */
     enum hearth_class priority;
-    uint32_t account;                /* of its tenant */
-    int64_t arrived_us;              /* its place in the order */
-    int64_t assigned_us, decodes_us; /* since when it has the lane, and generates on it */
-    int64_t quantum_us;              /* it is no victim before it has had the lane for so long */
-    double spent_us;                 /* computing for it since it was assigned */
-    int32_t begun;                   /* positions the sequence held when it was assigned */
-    int32_t computed;                /* positions the sequence holds */
-    int32_t target;                  /* prefill ends here: prompt length (with generated tokens after a preemption) */
+    uint32_t account;                /* index of its tenant's account */
+    int64_t arrived_us;              /* its place in the order of admission */
+    int64_t assigned_us, decodes_us; /* when it got the lane, and when it began to generate */
+    int64_t quantum_us;              /* it may be preempted once it has had the lane this long */
+    double spent_us;                 /* computing charged to it since it got the lane */
+    int32_t begun;                   /* positions that the sequence held when it got the lane */
+    int32_t computed;                /* positions that the sequence holds */
+    int32_t target; /* the prefill ends here: the length of the prompt (and of generated tokens, after a preemption) */
     int32_t marks[HEARTH_MARKS_MAX]; /* ascending positions where a share has to end */
     int mark_count;
     int32_t due;          /* while it decodes: tokens it computes in the next batch */
-    bool idle;            /* computes only while no lane of another request is busy */
-    bool not_preemptible; /* its state could not be kept: no victim, unless it is a prefetch */
+    bool idle;            /* it computes only while no other request has a busy lane */
+    bool not_preemptible; /* its state could not be kept: it is no victim, unless it is a prefetch */
     bool capture;         /* state waits to be captured */
     int64_t capture_since_us;
 };
@@ -94,31 +94,32 @@ struct hearth_step_request {
     int64_t id;
     enum hearth_class priority;
     struct hearth_tenant tenant;
-    int64_t arrived_us; /* its place in the order */
-    int64_t queued_us;  /* since when it waits: later than that once it was preempted */
+    int64_t arrived_us; /* its place in the order of admission */
+    int64_t queued_us;  /* when its present wait began; later than arrived_us after a preemption */
     int32_t tokens;
-    uint32_t lost;  /* how often it lost much state while it was preempted */
+    uint32_t lost;  /* how often it lost much state during a preemption */
     bool preempted; /* it has had a lane */
     bool idle;      /* a prefetch that runs only while no other request does */
 };
 
-/* What does not change. */
+/* Constants of one machine and engine. */
 struct hearth_step_params {
     uint32_t lanes;
-    int32_t batch_tokens;       /* most tokens in one batch */
-    int32_t chunk_tokens;       /* prefill tokens per batch: what is computed at once anyway */
-    double ageing_tokens_per_s; /* remaining tokens forgiven per second of waiting */
+    int32_t batch_tokens;       /* most tokens of a batch */
+    int32_t chunk_tokens;       /* prefill tokens per batch: what the engine computes at once in any case */
+    double ageing_tokens_per_s; /* a waiting prefill counts as this many tokens shorter for each second */
 };
 
-/* What follows from the speed of the machine. */
+/* Sizes that follow from the speed of the machine. */
 struct hearth_step_sizes {
-    int32_t beside_tokens;         /* of the chunk, most while a lane generates; 0: no fewer */
-    int32_t alone_tokens;          /* and while none does, and a long prefill runs; 0: no fewer */
-    int32_t prefetch_chunk_tokens; /* of these, most for prefetches while lanes of other requests are busy */
-    int32_t prefetch_alone_tokens; /* and while none is: a request that arrives waits for the batch; 0: no limit */
-    int32_t idle_tokens;           /* likewise, of those that run in idle time */
+    int32_t beside_tokens;         /* most prefill tokens of the chunk while a lane generates; 0: no limit */
+    int32_t alone_tokens;          /* most while none generates and a long prefill runs; 0: no limit */
+    int32_t prefetch_chunk_tokens; /* most for prefetches while lanes of other requests are busy */
+    int32_t prefetch_alone_tokens; /* most for prefetches while none is, since a request that arrives waits for the
+                                      batch; 0: no limit */
+    int32_t idle_tokens;           /* the same for prefetches of idle time */
     bool bursts;                   /* short prompts that outnumber the generating lanes are computed in one batch */
-    double prefill_us;             /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
+    double prefill_us; /* about how long a prompt token takes; 0: unknown, and no request is preempted for its length */
 };
 
 enum hearth_action_type {
@@ -134,83 +135,85 @@ struct hearth_action {
     int64_t id;                       /* ADMIT; PREEMPT: the request that gets the lane */
     int lane;                         /* CAPTURE; PREEMPT: the victim */
     bool loses_place;                 /* PREEMPT: the victim queues as if it arrived now */
-    int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens per lane; CAPTURE: of the batch after it */
+    int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens of each lane; CAPTURE: those of the batch after it */
 };
 
 struct hearth_step;
 
-/* NULL: out of memory. */
+/* Makes a step; NULL: out of memory. */
 struct hearth_step *hearth_step_create(const struct hearth_step_params *params);
 void hearth_step_destroy(struct hearth_step *step);
 
-/* The next action. Pure but for the bookkeeping of turns. */
+/* Decides the next action. Pure except for the bookkeeping of turns. */
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action);
 
-/* A lane, to be read only. */
+/* A lane, for reading only. */
 const struct hearth_step_lane *hearth_step_lane(const struct hearth_step *step, int lane);
-/* How many requests are queued; and a number that moves with the queue. */
+/* The number of queued requests, and a number that changes whenever the queue does. */
 size_t hearth_step_queued(const struct hearth_step *step);
 uint32_t hearth_step_moves(const struct hearth_step *step);
-/* The queue in the order of admission: writes at most `cap` places, returns how many. */
+/* A place of the queue in the order of admission; hearth_step_queue() writes at most `cap` of them and returns how
+ * many. */
 struct hearth_step_place {
     int64_t id;
     bool held;
 };
 size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place *places, size_t cap);
-/* The queued request that is to be estimated next (hearth_step_need()): the first that has not been, then the `turn`-th
- * of all. 0: the queue is empty. `*unknown`: it has not been. */
+/* The queued request to estimate next (hearth_step_need()): the first without an estimate, else the `turn`-th of all.
+ * 0: the queue is empty. `*unknown`: it has no estimate. */
 int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, bool *unknown);
 
 /* The victim for a queued request that cannot use a free lane, for want of cells; -1: there is none now.
  * `*loses_place` as in the action. */
 int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place);
-/* The busy lane with the largest start tag: the victim when a batch finds too few cells. -1: none is busy. */
+/* The busy lane with the largest start tag, the victim when a batch finds too few cells. -1: none is busy. */
 int hearth_step_cells_victim(const struct hearth_step *step);
-/* Whether a lane reads a prompt that takes many batches. */
+/* Whether the lane prefills a prompt that takes many batches. */
 static inline bool hearth_step_is_long(const struct hearth_step_lane *lane) {
     return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
 }
-/* Whether it reads one that takes a few, and is no prefetch. */
+/* Whether the lane prefills a prompt that takes few batches and is no prefetch. */
 static inline bool hearth_step_is_short(const struct hearth_step_lane *lane) {
     return lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_PREFETCH && !hearth_step_is_long(lane);
 }
 
 /* ---- events ---- */
 
-/* The machine is as fast as this now. */
+/* Sets the sizes that follow from the machine's speed. */
 void hearth_step_resize(struct hearth_step *step, const struct hearth_step_sizes *sizes);
-/* State of a lane waits to be captured, or does not. */
+/* Says whether state of a lane waits to be captured. */
 void hearth_step_pending(struct hearth_step *step, int lane, bool capture);
-/* Whether the state of a busy lane could not be kept if it was preempted: then it is no victim. */
+/* Says whether the state of a busy lane could not be kept if it were preempted: then it is no victim. */
 void hearth_step_set_not_preemptible(struct hearth_step *step, int lane, bool not_preemptible);
 
-/* A request arrived, or was preempted. False: out of memory. */
+/* Adds a request that arrived or was preempted. False: out of memory. */
 bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request);
-/* A queued request is gone. */
+/* Removes a queued request. */
 void hearth_step_withdraw(struct hearth_step *step, int64_t id);
-/* About how many tokens a queued request has to compute before it generates. */
+/* Says about how many tokens a queued request has to compute before it generates. */
 void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens);
-/* A queued request runs on an idle lane, which holds `computed` of its `target` positions. Marks ascend, lie in
- * (computed, target); more than HEARTH_MARKS_MAX are cut. Preempting it and bringing it back cost `preempt_cost_us`. */
+/* Puts a queued request on an idle lane that holds `computed` of its `target` positions. Marks ascend and lie in
+ * (computed, target); those beyond HEARTH_MARKS_MAX are dropped. `preempt_cost_us`: the cost of preempting it and
+ * bringing it back. */
 void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t computed, int32_t target,
                         const int32_t *marks, size_t mark_count, int64_t preempt_cost_us, int64_t now_us);
-/* A queued request cannot run now: it is not tried again until something changes; and if a lane was preempted for it,
- * it preempts no other for some time. `cells`: what it lacks are cells, and requests behind it do not keep it from them
- * forever. */
+/* Holds a queued request: it is not tried again until something changes, and if a lane was preempted for it, it
+ * preempts no other for some time. `cells`: it lacks cells, and requests behind it may take them only for a limited
+ * time. */
 void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t now_us);
-/* Adds a mark to a prefilling lane. False when the lane is past it or full of marks. */
+/* Adds a mark to a prefilling lane. False: the lane is past it, or has all the marks it can have. */
 bool hearth_step_mark(struct hearth_step *step, int lane, int32_t pos);
-/* A decoding lane computes so many tokens per batch from now on, instead of one: what is due (more than one when state
- * was rolled back further than tokens were) and what is guessed behind it. A batch that is full gives it fewer. */
+/* Sets how many tokens a decoding lane computes per batch, instead of one: the due tokens (more than one if state was
+ * cut back further than tokens were) and the guesses behind them. A full batch gives it fewer. */
 void hearth_step_due(struct hearth_step *step, int lane, int32_t tokens);
-/* What the lane's part of the last batch cost, in microseconds; before hearth_step_computed(). */
+/* Charges the cost of the lane's part of the last batch, in microseconds; before hearth_step_computed(). */
 void hearth_step_charge(struct hearth_step *step, int lane, double us);
-/* The lane's share was computed, and so many tokens of it are kept. True when the lane stands on a mark (which is then
- * gone). */
+/* The lane's share was computed, and so many of its tokens are kept. True: the lane stands on a mark, which is removed.
+ */
 bool hearth_step_computed(struct hearth_step *step, int lane, int32_t tokens);
-/* The lane's request ended or was preempted; its state, if any, waits to be captured. */
+/* The lane's request ended or was preempted; `capture`: its state waits to be captured. */
 void hearth_step_release(struct hearth_step *step, int lane, bool capture, int64_t now_us);
-/* Something outside changed that a held request may have waited for. */
+/* Says that something changed that a held request may wait for. */
 void hearth_step_changed(struct hearth_step *step);
 
 #endif

@@ -1,12 +1,12 @@
-/* Gives the step what it needs to decide: the speed of the machine, the needs of waiting requests, which state can
- * be kept. */
+/* Tells the step what it needs to decide: the speed of the machine, the needs of waiting requests, which state can be
+ * kept. */
 #include "sched/service_internal.h"
 
-/* What a lane that generates gets beside prompts: with less a reader would see the reply stand still, with more long
- * prompts would be cut into pieces that take longer altogether. */
+/* Tokens a second that a generating lane gets beside prompts. With fewer, a reader would see the reply stand still;
+ * with more, long prompts would be cut into pieces that take longer in all. */
 #define DECODE_TPS 2.0
 
-/* Tokens that a lane has computed in idle time. */
+/* Counts tokens that a lane has computed in idle time. */
 static void count_idle(struct hearth_service *service, int lane, int32_t tokens, double each_us) {
     if (service->on_lane[lane] && hearth_task_is_idle(service->on_lane[lane])) {
         service->counters.idle_tokens += (uint64_t)tokens;
@@ -14,8 +14,8 @@ static void count_idle(struct hearth_service *service, int lane, int32_t tokens,
     }
 }
 
-/* What a batch of `all` tokens was to a task: its own work, or that of others. Where lanes decoded as well, what a
- * token of the prompt took is an estimate, and none to compare others with. */
+/* Notes how much of a batch of `all` tokens was computed for the task and how much for others. In a batch with
+ * decoding, the time of a prompt token is only an estimate, so `best_us` ignores it. */
 static void note_beside(const struct hearth_service *service, struct hearth_task *task, int32_t share, int32_t all,
                         bool decodes, double each_us, int64_t us) {
     struct hearth_receipt *receipt = &task->receipt;
@@ -28,7 +28,8 @@ static void note_beside(const struct hearth_service *service, struct hearth_task
         }
         return;
     }
-    /* A single batch takes longer or shorter than the average: differences of both signs are added up, and even out. */
+    /* A single batch takes more or less time than the average: differences of both signs are added, so that they even
+     * out. */
     const double alone_us = share > 0 && share < all ? hearth_pace_decode_us(&service->pace, share) : -1;
     receipt->reply_beside_us += alone_us >= 0 ? us - (int64_t)alone_us : 0;
 }
@@ -51,8 +52,8 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     }
 }
 
-/* Speeds as measured. Without a rate on request each decoding lane gets DECODE_TPS, except beside a burst of short
- * prompts. */
+/* Tells the step the measured speeds. If no rate was asked for, each decoding lane gets DECODE_TPS, except beside a
+ * burst of short prompts. */
 static void tell_speeds(struct hearth_service *service) {
     const struct hearth_pace *pace = &service->pace;
     int32_t chunk = hearth_service_chunk(service), decoding = 0;
@@ -74,7 +75,7 @@ static void tell_speeds(struct hearth_service *service) {
     hearth_step_resize(service->step, &sizes);
 }
 
-/* Whether RAM would keep what the task has, beside other things. */
+/* Whether RAM would keep the task's state beside everything else. */
 static bool can_wait(const struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_caps *caps = &service->engine->caps;
     bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
@@ -89,8 +90,8 @@ static bool can_wait(const struct hearth_service *service, const struct hearth_t
     return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
 }
 
-/* While every lane is busy one of them may be preempted, so whole pages of long prompts are captured during the
- * prefill. Capturing a short prompt as a whole takes no longer than a batch. */
+/* Tells the step what to capture on the way. While every lane is busy, one may be preempted, so whole pages of long
+ * prompts are captured during the prefill. A short prompt is captured as a whole no slower than a batch is computed. */
 static void tell_lanes(struct hearth_service *service, bool all_busy) {
     int32_t page = (int32_t)service->params.page_tokens;
     bool pages = hearth_caps_has_pages(&service->engine->caps);

@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* The last mark, when it is so near to the prompt's end that its snapshot can stand for the one there: where the
- * generation prompt begins, which templates that rewrite replies leave out again. */
+/* The last mark, if it lies so near the prompt's end that its snapshot can stand for the one there: it is where the
+ * generation prompt begins, which templates that rewrite replies leave out later. */
 static int32_t end_mark(const struct hearth_request *request) {
     int32_t last = request->mark_count > 0 ? request->marks[request->mark_count - 1] : 0;
     int32_t end = (int32_t)request->prompt_tokens;
@@ -111,7 +111,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* The receipt of a task that ends before its prompt was computed. */
+/* Fills the receipt of a task that ends before its prompt was computed. */
 static void receipt_end(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_receipt *receipt = &task->receipt;
     int64_t now_us = hearth_service_now_us(service);
@@ -146,7 +146,7 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
     hearth_task_end(service, task, event);
 }
 
-/* The deadline has passed. A reply that has begun ends with what it has; else the request fails. */
+/* The deadline has passed: a reply that has begun ends with what it has, any other request fails. */
 static void expire(struct hearth_service *service, struct hearth_task *task) {
     hearth_task_waited(service, task, hearth_service_now_us(service));
     struct hearth_event *event = task->generated > 0 ? hearth_task_event(task, HEARTH_EVENT_DONE) : NULL;

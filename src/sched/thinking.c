@@ -34,7 +34,7 @@ static bool ends_with(const struct hearth_thinker *thinker, const hearth_token *
            memcmp(thinker->last + thinker->last_count - count, sequence, count * sizeof *sequence) == 0;
 }
 
-/* The longest end that was reached. */
+/* The longest end sequence that the last tokens complete. */
 static struct hearth_thinking_end find_end(const struct hearth_thinker *thinker) {
     const struct hearth_thinking *thinking = thinker->thinking;
     struct hearth_thinking_end end = {0};

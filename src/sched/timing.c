@@ -9,7 +9,7 @@
 
 #include <sys/resource.h>
 
-#define CAPTURE_SPAN_US 20 /* shorter ones had nothing to do */
+#define CAPTURE_SPAN_US 20 /* shorter captures had nothing to do */
 
 void hearth_service_batch_spans(const struct hearth_service *service, const int32_t *shares, size_t tokens,
                                 int64_t begun_us, int64_t ended_us) {

@@ -41,7 +41,7 @@
 
 #include "base/assert.h"
 
-/* The prefetch that began last, of those in idle time if there is one, or -1; `idle`: none but these. */
+/* The prefetch that began last, idle ones first, or -1; `idle`: only idle ones. */
 static int prefetch_lane(const struct hearth_step *step, bool idle) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -57,7 +57,7 @@ static int prefetch_lane(const struct hearth_step *step, bool idle) {
     return best;
 }
 
-/* Whether the lane may be a victim of a request of that class by now. */
+/* Whether a request of that class may preempt the lane now. */
 static bool may_preempt(const struct hearth_step_lane *lane, enum hearth_class class, int64_t now_us) {
     if (lane->state == HEARTH_LANE_IDLE || lane->priority == HEARTH_CLASS_PREFETCH || lane->not_preemptible) {
         return false;
@@ -65,12 +65,12 @@ static bool may_preempt(const struct hearth_step_lane *lane, enum hearth_class c
     double held_us = (double)(now_us - lane->assigned_us);
     double had_us = lane->state == HEARTH_LANE_PREFILL ? lane->spent_us : held_us;
     if (lane->priority > class && had_us < held_us / HEARTH_QUANTUM_SHARE) {
-        had_us = held_us / HEARTH_QUANTUM_SHARE; /* others prefill before it: its turn may not come for long */
+        had_us = held_us / HEARTH_QUANTUM_SHARE; /* other prefills come first: the lane's own turn may be far away */
     }
     return had_us >= (double)lane->quantum_us;
 }
 
-/* Why a lane is a victim; the larger, the better. */
+/* Why a lane is a victim; the larger the value, the better. */
 enum preempt_reason { PREEMPT_NOT, PREEMPT_SLICE, PREEMPT_SHARE, PREEMPT_SHORTER, PREEMPT_CLASS };
 
 static bool arrives_anew(enum preempt_reason reason) {
@@ -101,7 +101,7 @@ static enum preempt_reason reason_to_preempt(const struct hearth_step *step, con
     return PREEMPT_NOT;
 }
 
-/* Of two victims for the same reason: whether the first is the better one. */
+/* Of two victims for the same reason: whether `a` is the better one. */
 static bool better_victim(const struct hearth_step *step, const struct hearth_step_lane *a,
                           const struct hearth_step_lane *b, enum preempt_reason reason) {
     switch (reason) {

@@ -1,6 +1,6 @@
-/* Splits the time that a task spends without a lane by what it waits for.
+/* Splits the time that a task spends without a lane by what the task waits for.
  *
- * A task waits for one thing at a time: first for a lane, or to come back after it was preempted; then for the thing
+ * A task waits for one thing at a time: first for a lane, or to come back after a preemption; then for the thing that
  * it is held for. If all lanes become busy while it is held, it waits for a lane from then on.
  *
  * Invariant: the time until wait_since_us of a task without a lane has been counted. */
