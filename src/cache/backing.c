@@ -1,10 +1,10 @@
-/* The books of what is backed up. Design in backing.h.
+/* What the cache knows of the copies in the backing tier. Design in backing.h.
  *
- * The table `cache->copies` finds an item by the name of its copy. The table `cache->duplicates` has what the tier
- * holds besides: a page that another process cut in another way, or what a page was before it grew. Only the name of a
- * duplicate is stored, and its tokens give the name: a duplicate lies on a path when the path's tokens give its name.
+ * The table `cache->copies` finds an item by the name of its copy. The table `cache->duplicates` holds the names of
+ * what else the tier has: a page that another process cut in another way, or what a page was before it grew. The name
+ * follows from the tokens, so a duplicate lies on a path if the path's tokens give its name.
  *
- * Nothing here changes what an item counts with in a budget; the callers do that (hearth_cache_store_changed()).
+ * This file does not change what an item counts for in a budget; its callers do (hearth_cache_store_changed()).
  *
  * Invariants: a copy is in the table exactly when its state is not NONE; `cache->writing` counts those WRITING; an item
  * with a copy that is WRITING has its blob in RAM. */
@@ -166,7 +166,7 @@ void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, 
     } else {
         page->old = malloc(sizeof *page->old);
     }
-    if (page->old) { /* else it is left where it is */
+    if (page->old) { /* any other page is left in the tier */
         *page->old = (struct hearth_old){.name = page->item.copy.link.key, .p0 = page->item.copy.p0, .p1 = end};
     }
     hearth_copy_forget(cache, &page->item);
@@ -204,8 +204,8 @@ static size_t state_bytes(const struct hearth_cache *cache, struct hearth_cache_
     return (size_t)(page->p0 + page->len - item->copy.p0) * cache->engine->caps.page_bytes_per_token;
 }
 
-/* Asks for one item, unless its state is in RAM or the limit of bytes on their way is reached. Returns 1 while it is
- * awaited. */
+/* Asks for one item, unless its state is in RAM or too many bytes are on their way. Returns 1 if the item is awaited,
+ * else 0. */
 static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *item, size_t *on_way_bytes,
                         size_t limit_bytes) {
     if (!hearth_copy_lacks_blob(cache, item) ||
@@ -219,7 +219,7 @@ static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *it
     return 1;
 }
 
-/* The first of the path's pages that ends behind `from`. */
+/* The first of the path's pages that ends behind position `from`. */
 static size_t page_behind(const struct hearth_path *path, int32_t from) {
     size_t low = 0;
     for (size_t high = path->n; low < high;) {

@@ -26,7 +26,7 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
         item->is_snapshot ? hearth_cache_item_snapshot(item)->page : hearth_cache_item_page(item);
     /* Room is made of pages, too, and they take their snapshots with them. */
     hearth_cache_store_pin(cache, &page->item);
-    const uint16_t asks = cache->shares.asks; /* a capture may wait for this */
+    const uint16_t asks = cache->shares.asks; /* a capture that is under way may have set it */
     cache->shares.asks = item->owner;
     bool room = item->is_snapshot ? hearth_cache_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
                                   : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
@@ -45,7 +45,7 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
     hearth_cache_store_changed(cache, item, before);
 }
 
-/* The copy is gone, or cannot be read: what has no state in RAM either goes too, unless something hangs on it. */
+/* The copy is gone or unreadable. An item without state in RAM is removed, too, unless it has children. */
 static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
     size_t before = hearth_cache_item_bytes(item);
     hearth_copy_forget(cache, item);
@@ -91,9 +91,9 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
     if (event->err == HEARTH_OK) {
         take_bytes(cache, item, event);
     } else if (item->copy.state == HEARTH_COPY_THERE) {
-        cache->bad_reads += event->err != HEARTH_ERR_NOT_FOUND; /* otherwise it was removed, to make room */
+        cache->bad_reads += event->err != HEARTH_ERR_NOT_FOUND; /* NOT_FOUND: it was removed to make room */
         cache->store_misses += event->err == HEARTH_ERR_NOT_FOUND && item->copy.remote;
-        /* After an I/O error it may be there after all: it is written again when it has been computed. */
+        /* After an I/O error the copy may still be there: it is written again once it has been computed. */
         if (event->err == HEARTH_ERR_IO) {
             hearth_duplicate_add_copy(cache, item);
         }
@@ -101,8 +101,8 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
     }
 }
 
-/* The tier has removed an item: copies of its name that were found meanwhile may be gone, too, and an item whose put
- * has waited for the removal is put. */
+/* The tier has removed an item. Copies of the same name that were found meanwhile may be gone, too. An item that waited
+ * for the removal is put now. */
 static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item,
                        const struct hearth_backing_event *event) {
     HEARTH_ASSERT(cache->removing > 0);
@@ -167,7 +167,8 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
         break;
     case HEARTH_BACKING_SCANNED:
         cache->backing_scanned = true;
-        if (cache->observer) { /* what was found has its place when the first prompt comes; the observer is told now */
+        if (cache->observer) { /* found pages have their places when the first prompt comes, so the observer is told now
+                                */
             (void)hearth_cache_root(cache, (struct hearth_digest){0}, true);
         }
         break;
@@ -188,7 +189,7 @@ size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
         n++;
     }
     if (n > 0) {
-        hearth_cache_store_shrink(cache); /* what lost its copy counts again */
+        hearth_cache_store_shrink(cache); /* items that lost their copy count again */
     }
     return n;
 }

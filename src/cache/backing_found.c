@@ -30,7 +30,7 @@ static void orphan_destroy(struct orphan *orphan) {
     free(orphan);
 }
 
-/* Moves those that wait for a digest to the front of the list. */
+/* Moves the items that wait for a digest to the front of the list. */
 static void wake(struct hearth_cache *cache, struct hearth_digest base, struct orphan **work) {
     struct hearth_link *link;
     while (cache->orphans.count > 0 && (link = hearth_table_find(&cache->orphans, base)) != NULL) {
@@ -41,7 +41,7 @@ static void wake(struct hearth_cache *cache, struct hearth_digest base, struct o
     }
 }
 
-/* Those that hang on a page: inside of its block, and behind it. */
+/* Moves the items that hang on a page to the list: those inside its block, and those behind it. */
 static void wake_behind(struct hearth_cache *cache, const struct hearth_page *page, struct orphan **work) {
     if (page->parent) {
         wake(cache, hearth_tree_base(&cache->tree, page), work);
@@ -64,7 +64,7 @@ static bool sensible(const struct hearth_cache *cache, const struct hearth_recor
 
 /* ---- places ---- */
 
-/* The last page of the path grows to what the item holds. */
+/* Lets the last page of the path grow to what the item holds. */
 static bool grow(struct hearth_cache *cache, struct hearth_path *path, const struct hearth_record *record) {
     struct hearth_page *page = path->pages[path->n - 1];
     struct hearth_blob *old;
@@ -135,7 +135,8 @@ static struct hearth_page *place_snapshot(struct hearth_cache *cache, const stru
     return NULL; /* nothing hangs on a snapshot */
 }
 
-/* True when the item has its place, or cannot have one; false: it waits. `*placed` is the page, where there is one. */
+/* Gives an item its place. True: it has one, or can never have one; false: it waits. `*placed`: the page, if it became
+ * or joined one. */
 static bool place(struct hearth_cache *cache, const struct orphan *orphan, struct hearth_page **placed) {
     const struct hearth_record *record = orphan->record;
     struct hearth_path *path = &cache->arrival;
@@ -145,7 +146,7 @@ static bool place(struct hearth_cache *cache, const struct orphan *orphan, struc
         return false;
     }
     if (!hearth_tree_match_behind(base, record->tokens, hearth_record_tokens(record), path)) {
-        return true; /* out of memory: found again at the next start */
+        return true; /* out of memory: the next start finds it again */
     }
     if (path->matched < (record->kind == HEARTH_RECORD_PAGE ? record->p0 : record->p1)) {
         return false;

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Asks for what hangs on the blocks of the tokens, from block `first` on. */
+/* Asks what the tier has of the tokens' blocks, from block `first` on. */
 static uint64_t seek_blocks(struct hearth_cache *cache, struct hearth_digest base, const hearth_token *tokens,
                             size_t count, size_t first) {
     struct hearth_backing *backing = cache->backing;

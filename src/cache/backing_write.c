@@ -13,7 +13,7 @@
 
 #include "base/utf8.h"
 
-/* The first words of a page, for people: one line of whole characters. */
+/* The first words of a page, as one line of whole characters, for people who list the files. */
 static void describe(const struct hearth_cache *cache, const struct hearth_page *page,
                      char out[HEARTH_RECORD_TEXT_BYTES]) {
     struct hearth_buf raw = {0}, text = {0};
@@ -55,7 +55,7 @@ static void put(struct hearth_cache *cache, struct hearth_cache_item *item, stru
     hearth_cache_store_changed(cache, item, before);
 }
 
-/* The name of what holds a page's state in the backing tier. */
+/* The name of a page's copy. */
 static struct hearth_digest copy_name(const struct hearth_page *page) {
     return page && page->item.copy.state != HEARTH_COPY_NONE ? page->item.copy.link.key : (struct hearth_digest){0};
 }
@@ -75,7 +75,7 @@ void hearth_copy_put_page(struct hearth_cache *cache, struct hearth_page *page) 
     put(cache, &page->item, &record, page->item.blob, page->old ? &page->old->name : NULL);
 }
 
-/* A window that is whole at its position is written like any other snapshot. */
+/* A window that is complete at its position is written like any other snapshot. */
 static bool is_whole(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
     const int32_t from = snapshot->pos - cache->engine->caps.window_tokens;
     return snapshot->p0 == (from > 0 ? from : 0) || snapshot->p0 == snapshot->pos;
@@ -101,7 +101,7 @@ static bool worth_writing(const struct hearth_snapshot *snapshot, const struct h
         return true;
     }
     if (snapshot->superseded && snapshot->pos <= live->came_at) {
-        return false; /* an earlier turn's, which did without */
+        return false; /* of an earlier turn, which went on without a copy */
     }
     switch (snapshot->kind) {
     case HEARTH_SNAPSHOT_REPLY_END: return came_from != HEARTH_FROM_PROMPT;

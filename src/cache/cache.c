@@ -44,9 +44,9 @@ const char *hearth_wait_help(enum hearth_wait wait) {
     return waits[wait].help;
 }
 
-#define BACKING_DOUBT_US 60000000 /* how long a backing tier that was slow is taken for as slow as it was */
-#define TALK_BYTES 256            /* with what the heap and the table take */
-#define RETURNS_SHARE 100         /* of the budget: what the policy may learn of */
+#define BACKING_DOUBT_US 60000000 /* how long a slow backing tier is taken to be as slow as it was */
+#define TALK_BYTES 256            /* with its share of the heap and the tables */
+#define RETURNS_SHARE 100         /* one part in so many of the budget is for what the policy learns of */
 
 static uint32_t talks_for(size_t budget_bytes) {
     size_t talks = budget_bytes / RETURNS_SHARE / TALK_BYTES;
@@ -66,7 +66,7 @@ static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t
         break;
     case HEARTH_ENGINE_SNAPSHOT:
     case HEARTH_ENGINE_OPAQUE:
-        /* Pages hold nothing but tokens here: a sixteenth is plenty. */
+        /* Such pages hold nothing but tokens, so a sixteenth is plenty. */
         if (snapshot_bytes == 0) {
             snapshot_bytes = budget_bytes - budget_bytes / 16;
         }
@@ -158,7 +158,7 @@ void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, si
 
 /* ---- plans ---- */
 
-/* Fills in what is known about a prompt. False: out of memory. */
+/* Measures what a plan needs to know about a prompt. False: out of memory. */
 static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, struct hearth_path *path,
                     const struct hearth_live *const *lives, size_t live_count, struct hearth_plan_input *input) {
     struct hearth_page *root = hearth_cache_root(cache, prompt->salt, false);
@@ -188,8 +188,8 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
     return true;
 }
 
-/* A backing tier that was slow is not read, so that it would never be seen to have become faster: what it costs is
- * believed less and less while prompts do without it. */
+/* Reduces the cost that a slow backing tier is believed to have while prompts do without it. A tier that is not read
+ * could otherwise never be found to have become faster. */
 static void doubt_backing(struct hearth_cache *cache, const struct hearth_plan *plan, int64_t now_us) {
     double *costs[] = {&cache->costs.backing_us_per_byte, &cache->costs.remote_us_per_byte};
     for (int i = 0; i < 2 && cache->backing && plan->reason == HEARTH_REASON_COMPUTE_CHEAPER; i++) {
@@ -218,7 +218,7 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_
     return (int32_t)prompt->n - (known ? hearth_plan_resume(&input) : 0);
 }
 
-/* Adds what a page or a snapshot costs, which stands for so many tokens. */
+/* Adds the cost of a page or snapshot that stands for so many tokens. */
 static void locate_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, int32_t tokens,
                         size_t bytes, struct hearth_cache_location *out) {
     const bool there = item->blob != NULL;
@@ -324,7 +324,7 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
 /* ---- measuring and watching ---- */
 
 void hearth_cache_learn_prefill(struct hearth_cache *cache, int32_t tokens, int64_t us) {
-    /* Small batches say little about prefill speed. */
+    /* Small batches tell little about the prefill speed. */
     if (tokens >= 32 && us > 0) {
         hearth_costs_learn(&cache->costs.prefill_us_per_token, (double)us / (double)tokens);
     }
@@ -361,7 +361,7 @@ static void check_heap(const struct hearth_heap *heap) {
     }
 }
 
-/* What a walk over all items counts. */
+/* Counts of a walk over all items. */
 struct pool_count {
     size_t bytes, in_heap, leased, leased_bytes;
 };
@@ -427,7 +427,8 @@ static void check_pool(const struct hearth_cache *cache, const struct hearth_cac
     HEARTH_ASSERT(count->in_heap == victims && victims == cache->returns->victims[pool->victims]);
     HEARTH_ASSERT(count->leased == pool->leases.n);
     HEARTH_ASSERT(count->leased_bytes == pool->leased_bytes && pool->leased_bytes <= pool->budget_bytes / 2);
-    /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
+    /* Pending snapshots of live sequences cannot be evicted, so after the budget was lowered it is kept only once they
+     * are captured. */
     HEARTH_ASSERT(pool->used_bytes <= pool->budget_bytes || victims == 0);
 }
 

@@ -26,7 +26,7 @@ static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, in
         return true;
     }
     size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
-    guess += guess / 256; /* with what a blob says about itself */
+    guess += guess / 256; /* for the blob's own header */
     if (!cache->ram->hollow) {
         *out = (struct hearth_buf){.data = hearth_prefault_take(guess), .cap = guess};
     }
@@ -43,7 +43,7 @@ static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struc
     return *out != NULL;
 }
 
-/* Bytes of the path so far, about. */
+/* About how many bytes the path takes so far. */
 static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_path *path) {
     size_t per_token = sizeof(hearth_token);
     if (hearth_caps_has_pages(&cache->engine->caps)) {
@@ -52,7 +52,7 @@ static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_p
     return (size_t)path->matched * per_token;
 }
 
-/* What a page of `len` tokens with these bytes will be accounted as (hearth_page_bytes). */
+/* The bytes for which a page of `len` tokens with this state will count (hearth_page_bytes). */
 static size_t bytes_of(int32_t len, const struct hearth_buf *bytes) {
     return hearth_page_node_bytes(len) + (bytes->len > 0 ? bytes->len + HEARTH_BLOB_OVERHEAD_BYTES : 0);
 }
@@ -69,14 +69,14 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     if (!blob_put(cache, bytes, &blob)) {
         return false;
     }
-    before = hearth_cache_item_bytes(&page->item); /* making room may have taken its blob */
+    before = hearth_cache_item_bytes(&page->item); /* making room may have evicted its blob */
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         hearth_ram_drop(cache->ram, blob);
         return false;
     }
     hearth_ram_drop(cache->ram, old);
-    hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
+    hearth_copy_outgrown(cache, page, was); /* a copy of the longer page will replace it */
     page->blob_p0 = page->p0;
     page->item.fetched = false;
     cache->stored_pages++;
@@ -96,16 +96,15 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
         hearth_ram_drop(cache->ram, blob);
         return false;
     }
-    page->item.pins++; /* the standing pin moves here; the parent's is given back below */
+    page->item.pins++; /* the pin moves to this page; the parent's is released below */
     cache->stored_pages++;
     hearth_cache_store_page_added(cache, page);
     hearth_cache_store_unpin(cache, &page->parent->item);
     return true;
 }
 
-/* A page without state that the path leaves at `end`, inside of it: the sequence has only that much of it, which
- * becomes a page that can be filled. Without, all that hangs on it could not be used until the rest of it is said
- * again. */
+/* Divides a page without state that the sequence leaves at `end`, inside of it: the first part becomes a page that can
+ * be filled. Otherwise nothing that hangs on it could be used until the rest of its tokens came again. */
 static bool divide(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
     if (page->old || page->dead > 0) {
         return false;
@@ -117,7 +116,7 @@ static bool divide(struct hearth_cache *cache, struct hearth_page *page, int32_t
     }
     hearth_cache_store_changed(cache, &page->item, before);
     hearth_cache_store_page_added(cache, back);
-    hearth_cache_store_drop_state(cache, back); /* it goes, unless something hangs on it */
+    hearth_cache_store_drop_state(cache, back); /* it is removed, unless it has children */
     return true;
 }
 
@@ -166,11 +165,11 @@ static bool has_window(const struct hearth_cache *cache) {
     return cache->engine->caps.window_tokens > 0;
 }
 
-/* The size of a snapshot, which pages between two of them hold at least: otherwise a long prompt of a model with large
- * snapshots would fill RAM with those, and push out what other conversations need. */
+/* The pages between two snapshots take at least so many times the bytes of a snapshot. Otherwise the snapshots of one
+ * long prompt would fill RAM and push out what other conversations need. */
 #define INTERVAL_TIMES 32
-/* Snapshots that the budget has room for when there are some in a head: in less they would keep out those of replies,
- * and conversations would compute their turns again. */
+/* Snapshots are taken inside a head only if the budget has room for so many. In a smaller budget they would keep out
+ * the snapshots of replies, and conversations would compute their turns again. */
 #define HEAD_ROOM 8
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
@@ -223,7 +222,7 @@ static void attach_pending(struct hearth_cache *cache, struct hearth_live *live,
     live->snapshot_count = 0;
 }
 
-/* The state of the sequence where it stands, in the tier; NULL when it cannot be had. */
+/* Exports the state of the sequence where it stands into the RAM tier; NULL: that failed. */
 static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth_live *live) {
     struct hearth_buf bytes = {0};
     struct hearth_blob *blob = NULL;
@@ -260,7 +259,7 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
         cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM) {
         return false;
     }
-    /* With a sliding window each piece is stored as it is computed; only requests that wait for a fork need one
+    /* With a sliding window each piece is stored as it is computed; only a request that waits for a fork needs one
      * sooner. */
     if (has_window(cache) && kind != HEARTH_SNAPSHOT_DIVERGENCE) {
         return false;
@@ -293,11 +292,12 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
 /* ---- capture ---- */
 
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live) {
-    /* Pending snapshots must be stored or freed even when the budget has become 0 meanwhile. */
+    /* Pending snapshots must be stored or freed even if the budget was set to 0 meanwhile. */
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
-/* The pages are stored, as far as they can be. Stores the snapshots, then writes what the backing tier lacks. */
+/* Ends a capture once the pages are stored, as far as possible: stores the snapshots, then writes what the backing tier
+ * lacks. */
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
     int32_t n = (int32_t)live->tokens.n;
@@ -320,7 +320,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     hearth_copies_write(cache, path, live);
 }
 
-/* What RAM did not take hangs on the path as if it had been evicted. */
+/* Leaves a ghost for what RAM did not take, as if it had been evicted. */
 static void leave_unstored(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path,
                            struct hearth_page *tail) {
     const int32_t at = path->matched, n = (int32_t)live->tokens.n;
@@ -335,7 +335,8 @@ static void leave_unstored(struct hearth_cache *cache, const struct hearth_live 
     hearth_ghost_leave(tail, &ghost, NULL);
 }
 
-/* At most `pages` pages of [0, n). `ahead`: the sequence goes on, so that what belongs to its end is left alone. */
+/* Stores at most `pages` pages of [0, n). `ahead`: the sequence goes on, so that what belongs to its end is left alone.
+ */
 static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_live *live, int32_t n, int pages,
                                    bool ahead) {
     struct hearth_path *path = &cache->scratch;
@@ -364,7 +365,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         hearth_window_store(cache, live, path, n);
     }
     cache->newcomer = INFINITY;
-    if (!ok) { /* what is there goes to the backing tier, and makes room when it has been written */
+    if (!ok) { /* what was stored goes to the backing tier, and makes room once it is written */
         hearth_copies_write(cache, path, live);
     }
     bool full = !ok && cache->writing > 0;

@@ -23,7 +23,7 @@ static uint32_t home(uint8_t bits, int32_t offset, hearth_token first) {
     return (uint32_t)((key ^ key >> 29) * 0x9E3779B97F4A7C15u >> (64 - bits));
 }
 
-/* The slot with the key, or the empty one where it would go. */
+/* The slot of the key, or the empty slot where it belongs. */
 static uint32_t probe(const struct hearth_child *table, uint8_t bits, int32_t offset, hearth_token first) {
     uint32_t mask = (1u << bits) - 1, at = home(bits, offset, first);
     while (table[at].page && (table[at].offset != offset || table[at].first != first)) {
@@ -39,7 +39,7 @@ struct hearth_page *hearth_children_lookup(const struct hearth_page *page, int32
 
 /* ---- size ---- */
 
-/* A table with the children of another one. NULL: out of memory. */
+/* Makes a table with the children of another one. NULL: out of memory. */
 static struct hearth_child *copy(const struct hearth_child *from, uint32_t count, uint8_t bits) {
     struct hearth_child *table = calloc((size_t)1 << bits, sizeof *table);
     for (uint32_t i = 0; table && i < count; i++) {
@@ -93,13 +93,13 @@ bool hearth_children_add(struct hearth_page *page, struct hearth_page *child) {
     return true;
 }
 
-/* Empties a slot and moves back what probing would no longer find. */
+/* Empties a slot and moves back the entries that probing would no longer find. */
 static void vacate(struct hearth_child *table, uint8_t bits, uint32_t hole) {
     uint32_t mask = (1u << bits) - 1;
     for (uint32_t at = (hole + 1) & mask; table[at].page; at = (at + 1) & mask) {
         uint32_t from = home(bits, table[at].offset, table[at].first);
         if (((at - from) & mask) < ((at - hole) & mask)) {
-            continue; /* its way does not lead over the hole */
+            continue; /* the hole is not between its own slot and here */
         }
         table[hole] = table[at];
         hole = at;
@@ -126,7 +126,7 @@ void hearth_children_remove(struct hearth_page *page, const struct hearth_page *
         page->child_bits = 0;
         free(table);
     } else if (page->child_bits > BITS_MIN && page->child_count < slots(page) / 8) {
-        (void)resize(page, (uint8_t)(page->child_bits - 1)); /* or it stays larger than it need be */
+        (void)resize(page, (uint8_t)(page->child_bits - 1)); /* out of memory: the table stays large */
     }
 }
 

@@ -31,8 +31,8 @@ static inline struct hearth_page *hearth_children_find(const struct hearth_page 
 /* Adds a child that has its p0 and `first`. False: out of memory. */
 bool hearth_children_add(struct hearth_page *page, struct hearth_page *child);
 void hearth_children_remove(struct hearth_page *page, const struct hearth_page *child);
-/* The child behind another one, in no particular order; NULL is before the first and behind the last. `child` itself is
- * not read but for its p0 and `first`. */
+/* The child after `child`, in no particular order; NULL stands before the first and after the last. Of `child` only p0
+ * and `first` are read. */
 struct hearth_page *hearth_children_next(const struct hearth_page *page, const struct hearth_page *child);
 /* Frees the table. */
 void hearth_children_finish(struct hearth_page *page);

@@ -1,10 +1,11 @@
-/* Counting what turns leave out. The model stands in cut.h.
+/* Counts how much turns leave out. Design in cut.h.
  *
- * Within an octave all cuts are as likely. Counts are halved when there are many: what was long ago counts less. */
+ * Within an octave all cuts are equally likely. Counts are halved when they become large, so that old turns count less.
+ */
 #include "cache/cut.h"
 
-#define GUESS_CASES 16.0 /* what the guess counts for … */
-#define GUESS_NONE 0.9   /* … of which so many cut nothing, and every octave of the others is as likely */
+#define GUESS_CASES 16.0 /* number of turns that the guess counts as … */
+#define GUESS_NONE 0.9   /* … of which this part cuts nothing; the octaves share the rest equally */
 #define CASES_MAX 4096.0f
 
 static int octave_of(int32_t tokens) {

@@ -1,9 +1,9 @@
-/* Where a conversation goes on: how much of the end of its last turn the next one leaves out. Most begin with all of
- * it; some rewrite its last message, or a reply as the template prints it later; few go back farther.
+/* Where a conversation goes on: how much of the end of its last turn the next turn leaves out. Most turns begin with
+ * all of the last one; some rewrite its last message, or print a reply as the template does later; few go back farther.
  *
- * The tokens that are cut are counted by octaves, apart for what a conversation waits for. From that follows how likely
- * each place on its path is the one to resume at, and so what a snapshot there is worth beside its neighbours. Counts
- * lean on a guess, so that little that was seen says little. Threads: none of its own. */
+ * Cut tokens are counted by octaves, separately for what a conversation waits for. From the counts follows how likely
+ * the next turn resumes at each place of the path, and so what a snapshot there is worth beside its neighbours. Counts
+ * start from a guess, so that a few turns do not decide. Threads: none of its own. */
 #ifndef HEARTH_CACHE_CUT_H
 #define HEARTH_CACHE_CUT_H
 
@@ -16,7 +16,7 @@ struct hearth_cuts {
 };
 
 void hearth_cut_learn(struct hearth_cuts *cuts, enum hearth_awaits awaits, int32_t tokens);
-/* The chance that no more than `most` tokens are cut; none of less than 0. Pure. */
+/* The chance that at most `most` tokens are cut; 0 for a negative `most`. Pure. */
 double hearth_cut_chance(const struct hearth_cuts *cuts, enum hearth_awaits awaits, int32_t most);
 
 #endif

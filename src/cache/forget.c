@@ -30,12 +30,12 @@ static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-/* Where a page ends for others: what is behind that was forgotten, and no prompt has come by since. */
+/* Where a page ends for other paths: what it holds behind that was forgotten, and no prompt has had it since. */
 static int32_t page_end(const struct hearth_page *page) {
     return page->dead > 0 ? page->dead : page->p0 + page->len;
 }
 
-/* The last position of the path that another one goes on from. */
+/* The last position of the path where another path branches off. */
 static int32_t last_branch(const struct hearth_path *path) {
     int32_t stop = 0;
     for (size_t i = 0; i < path->n; i++) {
@@ -55,7 +55,7 @@ static int32_t last_branch(const struct hearth_path *path) {
     return stop;
 }
 
-/* The last position that a sequence needs: one that is busy, or has gone another way or farther. */
+/* The last position that a sequence needs: a busy one, or an idle one with other tokens, or with more. */
 static int32_t last_live(const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                          size_t live_count) {
     int32_t stop = 0;
@@ -70,7 +70,7 @@ static int32_t last_live(const struct hearth_cache_prompt *prompt, struct hearth
 
 /* ---- forgetting ---- */
 
-/* Cuts an idle sequence back, or empties it where that cannot be. */
+/* Cuts an idle sequence back to `stop`, or empties it if the engine cannot do that. */
 static void cut_live(struct hearth_cache *cache, struct hearth_live *live, int32_t stop) {
     const struct hearth_engine_ops *ops = cache->engine->ops;
     bool dirty = live->dirty;
@@ -96,7 +96,7 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     }
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : NULL;
     path->matched = smaller(path->matched, end);
-    bool whole = last && end >= page_end(last); /* what is behind is in no other path: it was forgotten, too */
+    bool whole = last && end >= page_end(last); /* all behind page_end() was forgotten before */
     for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;) {
         if (last->snapshots[k]->pos > stop) {
             hearth_cache_store_forget_snapshot(cache, last->snapshots[k]);
@@ -108,11 +108,11 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     if (last) {
         hearth_cache_store_prune(cache, last);
     }
-    cache->pages.evicted = evicted[0]; /* that was not for lack of room */
+    cache->pages.evicted = evicted[0]; /* restored, because these pages were not evicted for lack of room */
     cache->snapshots.evicted = evicted[1];
 }
 
-/* What the backing tier has besides, block by block. */
+/* Has the backing tier remove what else it holds of the path, block by block. */
 static void forget_besides(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop) {
     int32_t page = cache->tree.page_tokens, n = (int32_t)prompt->n;
     struct hearth_digest base = hearth_cache_root_digest(cache, prompt->salt);
@@ -173,7 +173,7 @@ void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_cache_prom
 }
 
 void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int64_t until_us) {
-    /* Behind the reply or before it: two snapshots. */
+    /* The next turn may resume behind the reply or in front of it: two snapshots. */
     if (match(cache, prompt, prompt->n)) {
         hearth_cache_store_lease(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
     }

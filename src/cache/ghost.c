@@ -10,7 +10,7 @@
 
 #define FIRST_CAP 4
 
-/* How many tokens each hash is of: of shorter pages as many as there are. */
+/* The number of tokens that each hash covers; all of them if the page is shorter. */
 static const int32_t hashed[HEARTH_GHOST_HASHES] = {4, 32, INT32_MAX};
 
 static int32_t hashed_len(size_t i, int32_t len) {
@@ -29,7 +29,7 @@ void hearth_ghost_describe(struct hearth_ghost *ghost, const hearth_token *token
     }
 }
 
-/* The first hash is enough: behind it the prompt may leave what was there. */
+/* Compares the first hash only: behind those tokens the prompt may leave the evicted page. */
 static bool begins_alike(const struct hearth_ghost *ghost, const hearth_token *tokens, size_t n) {
     const int32_t len = hashed_len(0, ghost->len);
     return n > 0 && ghost->first == tokens[0] && ((size_t)len > n || ghost->hashes[0] == hash_of(tokens, len));
@@ -46,7 +46,7 @@ const struct hearth_ghost *hearth_ghost_find(const struct hearth_page *page, int
     return NULL;
 }
 
-/* Room for `cap` ghosts. False: out of memory. */
+/* Makes room for `cap` ghosts. False: out of memory. */
 static bool make_room(struct hearth_page *page, uint32_t cap) {
     const bool is_new = page->ghosts == NULL;
     struct hearth_ghosts *grown = realloc(page->ghosts, sizeof *grown + cap * sizeof grown->v[0]);
@@ -72,7 +72,7 @@ void hearth_ghost_leave(struct hearth_page *parent, const struct hearth_ghost *g
     struct hearth_ghosts *ghosts = parent->ghosts;
     struct hearth_ghost *to = &ghosts->v[ghosts->count++ % ghosts->cap];
     if (ghosts->count == 2 * HEARTH_GHOSTS) {
-        ghosts->count = HEARTH_GHOSTS; /* the ring begins anew */
+        ghosts->count = HEARTH_GHOSTS; /* the ring begins again */
     }
     *to = *ghost;
     for (uint32_t i = 0; hung && i < hung->count && i < hung->cap; i++) {

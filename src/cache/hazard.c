@@ -1,10 +1,10 @@
-/* Learning how conversations come back. The model stands in hazard.h.
+/* Learns how conversations come back. Design in hazard.h.
  *
- * A factor's ratio is learnt against what all the others expect, one bin of one conversation at a time: those that wait
- * are counted as far as they have waited (the estimate of Kaplan and Meier, with factors). Counts are halved when there
- * are many: what was long ago counts less.
+ * The ratio of a factor is learnt against what all other factors expect, one bin of one conversation at a time. A
+ * conversation that still waits counts up to the age that it has reached (the Kaplan-Meier estimate, with factors).
+ * Counts are halved when they become large, so that old turns count less.
  *
- * The guess is the same for all ages, so that at first what was unused for longest goes first. */
+ * The initial guess is the same for all ages, so that at first state that was unused for longest is evicted first. */
 #include "cache/hazard.h"
 
 #include "base/assert.h"
@@ -12,13 +12,13 @@
 #include <math.h>
 
 #define GUESS 0.06        /* chance to come back within a bin, before anything is known */
-#define GUESS_CASES 16.0f /* what it counts for */
-#define RATIO_CASES 2.0f  /* returns that a factor counts as expected and seen at first */
+#define GUESS_CASES 16.0f /* the number of cases that the guess counts as */
+#define RATIO_CASES 2.0f  /* the number of returns, expected and seen, with which a factor begins */
 #define CASES_MAX 8192.0f
 #define CHANCE_MAX 0.95
-#define QUARTER_OCTAVE 1.189207115002721 /* bins behind the first second: each starts so many times as late */
+#define QUARTER_OCTAVE 1.189207115002721 /* behind the first second each bin starts this many times as late */
 
-/* Where an age stands, in bins. */
+/* The place of an age on the scale of bins. */
 static double place_of(int64_t age_us) {
     const double age_s = (double)age_us / 1e6;
     return age_s < 0 ? 0 : age_s < 1 ? age_s : 1 + 4 * log2(age_s);
@@ -29,7 +29,7 @@ int hearth_hazard_bin(int64_t age_us) {
     return bin < HEARTH_HAZARD_BINS ? bin : HEARTH_HAZARD_BINS - 1;
 }
 
-/* Up to 16 seconds, two minutes, 17 minutes, and from there on. */
+/* The span of a bin: up to 16 seconds, two minutes, 17 minutes, and beyond. */
 static int span_of(int bin) {
     return bin < 17 ? 0 : bin < 29 ? 1 : bin < 41 ? 2 : 3;
 }
@@ -44,7 +44,7 @@ static const struct hearth_hazard_ratio *ratio_at(const struct hearth_hazard *ha
     return &hazard->ratios[factor][of->awaits][of->values[factor]][span_of(bin)];
 }
 
-/* Returns to what stays away, without the factors. */
+/* The odds of a return within the bin, without factors. */
 static double base_odds(const struct hearth_hazard_bin *bin) {
     return ((double)bin->back + GUESS_CASES * GUESS) /
            ((double)bin->reached - (double)bin->back + GUESS_CASES * (1 - GUESS));
@@ -85,12 +85,12 @@ void hearth_hazard_learn(struct hearth_hazard *hazard, const struct hearth_hazar
     }
 }
 
-/* Bins that are held on to together, as what has reached the first of them sees them. */
+/* Bins that are held through together: state that reaches the first of them is worth holding to the end. */
 struct stretch {
-    double back, held_s, left; /* returns, time that a place is held, and what has not come back behind it */
+    double back, held_s, left; /* returns; time that places are held; what has not come back at the end */
 };
 
-/* Each bin as a stretch. The product of the factors is the same in all of a span. */
+/* Makes a stretch of each bin. The product of the factors is the same within a span. */
 static void stretches_of(const struct hearth_hazard *hazard, const struct hearth_hazard_case *of,
                          struct stretch stretches[HEARTH_HAZARD_BINS]) {
     double factors = 1, width_s = 1;
@@ -104,9 +104,9 @@ static void stretches_of(const struct hearth_hazard *hazard, const struct hearth
     }
 }
 
-/* The best ratio of returns to time over all bins to hold on to, from each bin on. What is behind a bin stands at the
- * end of the array as stretches, each with a better ratio than the next one; those that are better than the bin become
- * one with it. So each bin is met twice at most. Returns how many stretches there are in the end. */
+/* Finds, from each bin on, the best ratio of returns to time over all lengths of holding on. Stretches behind the bin
+ * stand at the end of the array, each with a better ratio than the next one; a bin merges with the stretches that are
+ * better than itself. Each bin is visited at most twice. Returns the number of stretches left. */
 static int merge(struct stretch stretches[HEARTH_HAZARD_BINS], float at[HEARTH_HAZARD_BINS]) {
     int n = 0;
     for (int bin = HEARTH_HAZARD_BINS - 1; bin >= 0; bin--) {
@@ -123,7 +123,7 @@ static int merge(struct stretch stretches[HEARTH_HAZARD_BINS], float at[HEARTH_H
     return n;
 }
 
-/* The same from the first bin on, when no return can come for so long: it ends where a stretch does. */
+/* The same from the first bin on, when no return can come for `wait_s`; it ends where a stretch does. */
 static double best_behind(const struct stretch *first, int n, double wait_s) {
     double left = 1, back = 0, held_s = wait_s;
     for (int i = 0; i == 0 || (i < n && first[i].back * held_s > back * first[i].held_s); i++) {
@@ -152,7 +152,7 @@ void hearth_hazard_rates(const struct hearth_hazard *hazard, const struct hearth
     }
 }
 
-/* A value between those of a list. */
+/* A value interpolated between entries of a list. */
 static double between(const float *list, int count, double place) {
     const int i = (int)place;
     return i >= count - 1 ? (double)list[count - 1] : (double)list[i] + (place - i) * (double)(list[i + 1] - list[i]);

@@ -41,7 +41,7 @@ static struct hearth_digest notes_base(const struct hearth_cache *cache) {
     return hearth_digest_chain(hearth_cache_root_digest(cache, (struct hearth_digest){0}), "heads", 5);
 }
 
-/* Of 0, as of 1: 0. */
+/* log2 of n, rounded down; 0 for 0 and 1. */
 static uint32_t log2_of(uint32_t n) {
     uint32_t bits = 0;
     while (n >>= 1) {
@@ -73,8 +73,8 @@ static void remove_note(struct hearth_cache *cache, const struct hearth_head *he
     }
 }
 
-/* The head with these tokens; a new one takes the place, and the note, of the one that fewest share. NULL: out of
- * memory. */
+/* The head with these tokens. A new head takes the place, and the note, of the one that the fewest conversations share.
+ * NULL: out of memory. */
 static struct hearth_head *head_of(struct hearth_cache *cache, struct hearth_digest root, const hearth_token *tokens,
                                    int32_t n) {
     struct hearth_heads *heads = &cache->heads;
@@ -122,7 +122,7 @@ static void put_note(struct hearth_cache *cache, struct hearth_head *head) {
     struct hearth_buf bytes = {0};
     record.name = hearth_record_name(&record);
     if (hearth_copy_is_removed(cache, record.name)) {
-        return; /* the next conversation with this head puts it */
+        return; /* out of memory: the next conversation with this head puts it */
     }
     if (!hearth_buf_append(&bytes, &header, sizeof header) ||
         !hearth_buf_append(&bytes, head->tokens, (size_t)head->n * sizeof *head->tokens)) {
@@ -154,7 +154,7 @@ void hearth_cache_head(struct hearth_cache *cache, const struct hearth_cache_pro
         return;
     }
     head->talks += head->talks < UINT32_MAX;
-    if (log2_of(head->talks) > log2_of(head->noted_talks)) { /* not with the first conversation: it shares nothing */
+    if (log2_of(head->talks) > log2_of(head->noted_talks)) { /* a head that one conversation has is shared by none */
         put_note(cache, head);
     } else if (head->noted_talks > 0) {
         const struct hearth_backing_touch touch = {.name = head->note, .pos = NOTE_WORDS};
@@ -211,7 +211,7 @@ bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *
 
 /* ---- prefetch at the start ---- */
 
-/* The next head: the one that most conversations share, of those that were noted before this start. NULL: none. */
+/* The next head to read: of those noted before this start, the one that most conversations share. NULL: none. */
 static struct hearth_head *next_head(const struct hearth_heads *heads) {
     struct hearth_head *next = NULL;
     for (size_t i = 0; i < heads->n; i++) {
@@ -223,7 +223,7 @@ static struct hearth_head *next_head(const struct hearth_heads *heads) {
     return next;
 }
 
-/* Asks a store what it has of the head. False: the answer has not come. */
+/* Asks a shared store what it has of the head. False: the answer has not come yet. */
 static bool seek(struct hearth_cache *cache, struct hearth_head *head) {
     if (!head->sought) {
         head->sought = true;
@@ -249,7 +249,7 @@ static bool fits(const struct hearth_cache *cache, size_t bytes) {
            cache->pages.used_bytes + cache->snapshots.used_bytes + bytes <= budget / 2;
 }
 
-/* Reads what is missing of a head. True: it is under way; false: there is nothing left to do. */
+/* Reads what RAM lacks of a head. True: reading is under way; false: nothing is left to read. */
 static bool read_head(struct hearth_cache *cache, struct hearth_head *head) {
     struct hearth_path *path = &cache->scratch;
     if (!hearth_tree_match(root_of(cache, head->root), head->tokens, (size_t)head->n, path) || path->n == 0) {

@@ -12,7 +12,7 @@ struct hearth_cache_prompt;
 struct hearth_backing_event;
 
 #define HEARTH_HEADS_MAX 32
-#define HEARTH_HEAD_TOKENS_MAX 32768 /* of a longer one nothing is noted */
+#define HEARTH_HEAD_TOKENS_MAX 32768 /* a longer head is not noted */
 
 struct hearth_head {
     struct hearth_digest name; /* of root and tokens */
@@ -20,10 +20,10 @@ struct hearth_head {
     hearth_token *tokens;
     int32_t n;
     uint32_t talks;            /* conversations that began with it */
-    uint32_t noted_talks;      /* of these, what the backing tier has been told; 0: nothing */
-    struct hearth_digest note; /* the name of that */
+    uint32_t noted_talks;      /* the number of them in the note; 0: there is no note */
+    struct hearth_digest note; /* the note's name */
     uint64_t ticket;           /* of the seek for its pages; 0: none */
-    bool sought, prefetched;   /* prefetched: nothing is left to be read */
+    bool sought, prefetched;   /* prefetched: nothing is left to read */
     uint32_t tries;
 };
 
@@ -33,7 +33,7 @@ struct hearth_heads {
     uint64_t ticket; /* of the seek for notes */
     bool asked;
     struct hearth_table awaited; /* names of the notes that are being read */
-    bool ended;                  /* the prefetch at the start */
+    bool ended;                  /* the reading at the start has ended */
     uint32_t prefetched_heads;
     uint64_t prefetched_tokens, prefetched_bytes;
 };
@@ -43,7 +43,7 @@ void hearth_heads_finish(struct hearth_heads *heads);
 /* Drops the heads of a forgotten prompt that end behind `stop`, and asks the backing tier to remove their notes. */
 void hearth_heads_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop);
 
-/* An event of the backing tier that is about no item of the cache: true when it was about a note. */
+/* Takes an event of the backing tier that is about no item of the cache. True: it was about a head's note. */
 bool hearth_heads_take(struct hearth_cache *cache, struct hearth_backing_event *event);
 
 #endif

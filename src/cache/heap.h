@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Embedded in what is kept in a heap. Zeroed: not in a heap. */
+/* Embedded in each element of a heap. Zeroed: in no heap. */
 struct hearth_heap_node {
     uint32_t index; /* place in the heap + 1; 0 = not in a heap */
 };

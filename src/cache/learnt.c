@@ -24,12 +24,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EVERY_TURNS 64 /* it is saved after so many: a few ten kilobytes, beside pages of 64 turns */
+#define EVERY_TURNS 64 /* turns between two saves */
 #define NOTE_WORDS 2
-#define SHARE 100                  /* of the budget */
+#define SHARE 100                  /* one part in so many of the budget */
 #define MAGIC UINT32_C(0x316e726c) /* "lrn1" */
-#define FORM 1                     /* another one where hazard.h gives the numbers another meaning */
-#define COUNT_MAX 1e6f             /* of anything; counts are halved long before (cache/hazard.c) */
+#define FORM 1                     /* changes when hazard.h gives the numbers another meaning */
+#define COUNT_MAX 1e6f             /* of any count; counts are halved long before (cache/hazard.c) */
 
 struct header {
     uint32_t magic, form;
@@ -97,7 +97,7 @@ static bool is_small(const struct hearth_cache *cache, size_t bytes) {
     return bytes <= (cache->pages.budget_bytes + cache->snapshots.budget_bytes) / SHARE;
 }
 
-/* Takes the buffer's bytes. */
+/* Puts a note with the buffer's bytes, which it takes over. */
 static void put(struct hearth_cache *cache, struct hearth_buf *bytes, uint64_t turns) {
     struct hearth_learnt *learnt = &cache->learnt;
     const struct hearth_digest digest = hearth_digest_bytes(bytes->data, bytes->len);
@@ -111,7 +111,7 @@ static void put(struct hearth_cache *cache, struct hearth_buf *bytes, uint64_t t
                                    .state_bytes = bytes->len};
     record.name = hearth_record_name(&record);
     if (hearth_copy_is_removed(cache, record.name)) {
-        return; /* the next one is another */
+        return; /* a later save replaces it */
     }
     (void)snprintf(record.text, sizeof record.text, "(what %" PRIu64 " turns have taught the policy)", turns);
     struct hearth_blob *blob = hearth_ram_put(cache->ram, bytes, NULL);

@@ -16,7 +16,7 @@
 
 /* ---- pins ---- */
 
-/* Leaves the pins in (after, to]. */
+/* Keeps the pins in (after, to]. */
 static void select_pins(struct hearth_live *live, int32_t after, int32_t to) {
     int pins = live->pin_count;
     live->pin_count = 0;
@@ -40,7 +40,7 @@ void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin) {
         live->pins[at].ttl_us = live->pins[at].ttl_us > pin->ttl_us ? live->pins[at].ttl_us : pin->ttl_us;
         return;
     }
-    if (live->pin_count == HEARTH_PINS_MAX) { /* of an earlier prompt, and so less needed */
+    if (live->pin_count == HEARTH_PINS_MAX) { /* an earlier prompt's pin is needed less */
         memmove(live->pins, live->pins + 1, (HEARTH_PINS_MAX - 1) * sizeof *live->pins);
         live->pin_count--;
     }
@@ -119,7 +119,8 @@ static bool reserve_measures(struct hearth_cache *cache, size_t count) {
     return true;
 }
 
-/* How many tokens sequence i begins with like the prompt, when that is known of those before it. */
+/* How many tokens sequence i has in common with the prompt's beginning, once that is known of the sequences before it.
+ */
 static int32_t common_with_prompt(const struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                                   const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
     const struct hearth_live *live = lives[i];

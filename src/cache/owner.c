@@ -1,5 +1,5 @@
-/* Owners of state: an item has the owner of its root, which is told when a request comes. Of state that was found on
- * disk it is not known until its owner's first request. */
+/* The owners of stored state. An item belongs to the owner of its root, which becomes known with the owner's first
+ * request: of state that was found on disk, not before. */
 #include "cache/backing.h"
 
 static void give(struct hearth_cache *cache, struct hearth_cache_item *item, uint16_t owner) {

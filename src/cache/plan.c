@@ -25,7 +25,7 @@ struct planner {
     int32_t best_common;
     struct resume_option best;
     bool any;
-    int32_t reachable; /* latest position any candidate offered, cheap or not */
+    int32_t reachable; /* latest position that any candidate offered, cheap or not */
 };
 
 static int32_t smaller(int32_t a, int32_t b) {
@@ -34,7 +34,7 @@ static int32_t smaller(int32_t a, int32_t b) {
 
 /* ---- candidates ---- */
 
-/* Cost of one of the path's pages, wherever its state is. */
+/* The cost of a page of the path, wherever its state is. */
 static double page_us(const struct hearth_plan_input *in, const struct hearth_page *page) {
     if (page->item.blob || page->item.copy.state != HEARTH_COPY_THERE) {
         return hearth_costs_restore_us(in->costs, (size_t)page->len * in->caps->page_bytes_per_token, 1);
@@ -50,7 +50,7 @@ static double snapshot_us(const struct hearth_plan_input *in, const struct heart
                                : hearth_costs_backing_us(in->costs, snapshot->item.copy.remote, bytes, 1);
 }
 
-/* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
+/* Takes the candidate if it is cheaper than the best so far; candidates come in order of preference. */
 static void offer(struct planner *p, struct resume_option candidate, double restore_us) {
     if (candidate.resume <= 0 && candidate.how != HEARTH_RESUME_FRESH) {
         return;
@@ -76,8 +76,8 @@ static void offer_in_place(struct planner *p, int live, int32_t common) {
     if (!p->in->caps->cache_ok && at != end) {
         return;
     }
-    /* A rewind takes the end away from the prompt that comes back for it: on a class that cannot share, that restore is
-     * part of the price. */
+    /* A rewind takes the end away from a prompt that comes back for it. On a class that cannot share state, restoring
+     * that end later is part of the price. */
     double lost_us = at == end || !hearth_caps_needs_snapshot(p->in->caps)
                          ? 0
                          : hearth_costs_restore_us(p->in->costs, p->in->caps->snapshot_bytes, 2);
@@ -121,7 +121,7 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     }
 }
 
-/* The cheapest of the places in the tree, before it is compared with the rest. */
+/* The cheapest place in the tree to resume at, not yet compared with the other ways. */
 struct resume_place {
     int32_t resume; /* 0: none */
     double restore_us, cost_us;
@@ -137,7 +137,7 @@ static void consider(struct planner *p, struct resume_place *best, int32_t resum
     }
 }
 
-/* A place where snapshots are needed, with what the pages up to there cost. */
+/* Considers a place that needs snapshots; the pages up to there cost `pages_us`. */
 static void consider_completed(struct planner *p, struct resume_place *best, int32_t resume, double pages_us) {
     const struct hearth_plan_input *in = p->in;
     struct hearth_snapshot *pieces[HEARTH_PIECES_MAX];
@@ -151,9 +151,9 @@ static void consider_completed(struct planner *p, struct resume_place *best, int
     }
 }
 
-/* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. Every page's end, or every
- * snapshot, is a place to resume at, with a window either: behind one that is slow to read, computing may be faster.
- * What the pages cost adds up from the root on, so each is looked at once. */
+/* Offers pages (and a snapshot) from the tree, behind what a live sequence already has of them. Each page's end, or
+ * each snapshot, is a place to resume at: behind a page that is slow to read, computing may be faster. Costs of pages
+ * add up from the root on, so each page is looked at once. */
 static void offer_stored(struct planner *p) {
     const struct hearth_plan_input *in = p->in;
     const struct hearth_caps *caps = in->caps;
@@ -190,9 +190,10 @@ static void offer_stored(struct planner *p) {
 
 /* ---- target ---- */
 
-/* Rewinding drops the end of what may be another conversation. On a class that can share, the request moves to the
- * sequence that would be chosen anyway, and the source stays whole; unless that one has much more to lose, as when a
- * request is made again: RAM may be too full to keep either. */
+/* Whether the request moves to another sequence instead of rewinding this one, which would drop the end of what may be
+ * another conversation. Where state can be shared it moves to the sequence that would be chosen anyway, and the source
+ * stays whole. It stays if that sequence has much more to lose, as when a request is sent again: RAM may be too full to
+ * keep either. */
 static bool moves(const struct hearth_plan_input *in, const struct hearth_live *source,
                   const struct hearth_live *target, int32_t resume) {
     size_t end_tokens = source->tokens.n - (size_t)resume;
@@ -214,7 +215,7 @@ static void choose_target(const struct planner *p, struct hearth_plan *plan) {
 
 /* ---- reasons ---- */
 
-/* A snapshot behind the place to resume at was there and went. */
+/* Whether a snapshot behind the resume position existed and was evicted. */
 static bool snapshot_went(const struct planner *p, const struct hearth_plan *plan) {
     const struct hearth_path *path = p->in->path;
     const int32_t end = smaller(plan->matched, p->limit);
@@ -262,7 +263,7 @@ static enum hearth_reason explain(const struct planner *p, const struct hearth_p
 
 /* ---- entry ---- */
 
-/* Finds the cheapest candidate. */
+/* Chooses the cheapest candidate. */
 static void choose(struct planner *p) {
     const struct hearth_plan_input *in = p->in;
     HEARTH_ASSERT(in->n > 0);
@@ -296,7 +297,7 @@ void hearth_plan_finish(struct hearth_plan *plan) {
     hearth_path_finish(&plan->path);
 }
 
-/* What the best option takes, and from where. */
+/* Fills the plan with what the best option takes, and from where. */
 static void take_best(const struct planner *p, struct hearth_plan *plan) {
     plan->how = p->best.how;
     plan->source = p->best.source;

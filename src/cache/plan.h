@@ -1,6 +1,6 @@
-/* The plan: for one prompt, what to reuse, from where, and why no more.
+/* A plan: for one prompt, what is reused, from where, and why no more.
  *
- * It is a pure function of the prompt, the tree, the live sequences, the capabilities and the measured costs:
+ * A plan is a pure function of the prompt, the tree, the live sequences, the capabilities and the measured costs:
  *
  *   1. Each way to resume (HEARTH_RESUME_TABLE) at each position that it reaches is an option; its cost is restoring up
  *      to there and computing the rest. The cheapest option wins, at equal cost the one that stands first in the table.
@@ -35,8 +35,8 @@ enum hearth_resume {
 
 struct hearth_snapshot;
 
-/* A value: it owns its path, and may be planned anew as often as one likes; zeros before the first time, and finish it
- * once. What it names stands until the cache is changed (by all but plan, peek and what only looks). */
+/* A value: it owns its path, may be planned again any number of times, starts as zeros and is finished once. Its
+ * pointers are valid until the cache is changed, by anything but plan, peek and the functions that only read. */
 struct hearth_plan {
     struct hearth_path path; /* the tree's match of the prompt */
     enum hearth_resume how;
@@ -47,12 +47,12 @@ struct hearth_plan {
     struct hearth_snapshot *pieces[HEARTH_PIECES_MAX]; /* STORED on a class that needs a snapshot: it, or the pieces */
     size_t piece_count;                                /* of the window, ascending */
     const struct hearth_live_snapshot *pending;        /* LIVE_SNAPSHOT: of the live sequence `source` */
-    int32_t matched;                                   /* longest known prefix, in the tree or live */
-    int32_t divergence; /* where the prompt leaves what is known, when that is worth a snapshot; else 0 */
+    int32_t matched;                                   /* longest known prefix, stored or live */
+    int32_t divergence; /* where the prompt leaves the known path, if a snapshot there is worth it; else 0 */
     enum hearth_reason reason;
 };
 
-/* Frees the path. A plan of zeros may be finished. */
+/* Frees the path. A plan of zeros may be finished, too. */
 void hearth_plan_finish(struct hearth_plan *plan);
 
 #endif

@@ -1,14 +1,14 @@
 /* Eviction by value per byte. Pure functions; design in policy.h. */
 #include "cache/policy.h"
 
-/* How likely a prompt comes back to a snapshot of each kind, relative to a page. Order of the kind table. */
+/* How likely a prompt comes back to a snapshot of each kind, relative to a page; in the order of the kind table. */
 static const double kinds[] = {
     [HEARTH_SNAPSHOT_REPLY_END] = 1.0,  [HEARTH_SNAPSHOT_PROMPT_END] = 0.5, [HEARTH_SNAPSHOT_MARK] = 1.0,
     [HEARTH_SNAPSHOT_DIVERGENCE] = 1.5, [HEARTH_SNAPSHOT_INTERVAL] = 0.25,  [HEARTH_SNAPSHOT_HEAD] = 0.002,
     [HEARTH_SNAPSHOT_WINDOW] = 1.0,
 };
-/* Most heads are shared as a whole or not at all, so that what is inside them goes first. One that a prompt has come
- * back to is like the end of a head. */
+/* The guess for a snapshot. Most heads are shared wholly or not at all, so snapshots inside a head go first; one that a
+ * prompt has come back to counts like the end of a head. */
 static double guess_of(const struct hearth_policy_item *item) {
     bool used = item->kind == HEARTH_SNAPSHOT_HEAD && item->hits > 1;
     return kinds[used ? HEARTH_SNAPSHOT_MARK : item->kind];
@@ -17,7 +17,7 @@ static double guess_of(const struct hearth_policy_item *item) {
 /* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
 static const double reuse_superseded = 0.2;
 
-/* What keeping an item in RAM saves when it is used again: computing it, or reading it. */
+/* What an item in RAM saves when it is used: computing it, or reading it. */
 static double saved_us(const struct hearth_policy_item *item, const struct hearth_costs *costs) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
     double backing_us = hearth_costs_backing_us(costs, item->remote, item->bytes, 1);
@@ -40,8 +40,8 @@ static double gdsf(const struct hearth_policy_item *item, const struct hearth_co
 
 const struct hearth_policy hearth_policy_gdsf = {.name = "gdsf", .rank = gdsf};
 
-/* Microseconds; a path's pages are used together, and the deepest goes first. Of a window the end is what the next turn
- * needs: its deepest piece goes last. */
+/* The time of an item's last use, in microseconds. A path's pages are used together, and the deepest goes first. The
+ * next turn needs the end of a window, so its deepest piece goes last. */
 static double last_use(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x) {
     (void)costs, (void)x;
     bool window = item->is_snapshot && item->kind == HEARTH_SNAPSHOT_WINDOW;

@@ -1,5 +1,5 @@
-/* What goes first when the budget is full: decision functions without I/O. docs/policy.md has what they were measured
- * at. */
+/* The policy: what is evicted first when the budget is full. Functions without I/O. docs/policy.md has the
+ * measurements. */
 #ifndef HEARTH_CACHE_POLICY_H
 #define HEARTH_CACHE_POLICY_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where a snapshot was taken, and so how likely a later prompt comes back to it. */
+/* Why a snapshot was taken, and so how likely a later prompt comes back to it. */
 #define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                           \
     X(REPLY_END, "reply_end")   /* after the last token of a reply */                                           \
     X(PROMPT_END, "prompt_end") /* just before a reply */                                                       \
@@ -33,7 +33,7 @@ struct hearth_costs {
     double import_us;           /* per page or snapshot */
     double backing_us_per_byte; /* reading from the backing tier, which overlaps with importing */
     double backing_us;          /* likewise, per page or snapshot */
-    double remote_us_per_byte;  /* as backing_us_per_byte, from a store that boxes share */
+    double remote_us_per_byte;  /* like backing_us_per_byte, from a shared store */
 };
 
 /* What a policy may know about an item. */
@@ -41,42 +41,42 @@ struct hearth_policy_item {
     bool is_snapshot;
     enum hearth_snapshot_kind kind; /* of a snapshot */
     bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
-    double reuse;                   /* of a snapshot: the chance that the next turn needs it; below 0: not known */
-    uint32_t hits;                  /* prompts that used it, plus one */
-    int32_t saved_tokens;           /* tokens that would be computed without it */
+    double reuse;                   /* of a snapshot: the chance that the next turn needs it; negative: unknown */
+    uint32_t hits;                  /* prompts that used it, and one */
+    int32_t saved_tokens;           /* tokens that would have to be computed without it */
     size_t bytes;
-    int64_t used_us; /* when it was used last, by the engine's clock */
-    int32_t pos;     /* where it ends */
-    bool copied;     /* there is a copy in the backing tier: what keeping it saves is the reading */
-    bool remote;     /* and it is in a store that boxes share */
+    int64_t used_us; /* when it was last used, by the engine's clock */
+    int32_t pos;     /* the position where it ends */
+    bool copied;     /* the backing tier has a copy: keeping it in RAM saves only the reading */
+    bool remote;     /* the copy is in a shared store */
 };
 
-/* A number for an item, from what is known of it and `x`. Pure. */
+/* A number for an item, from what is known of it and from `x`. Pure. */
 typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs, double x);
 
-/* Victims stand in classes. Within a class the lowest rank goes first; of those that are first in their classes, the
- * one that is worth the least. */
+/* Victims are grouped in classes (conversations). Within a class the lowest rank goes first; of the first victims of
+ * all classes, the one with the least worth. */
 struct hearth_policy {
     const char *name;
-    hearth_policy_fn *rank; /* x: the rank of the last item that was evicted */
+    hearth_policy_fn *rank; /* `x`: the rank of the last item that was evicted */
     hearth_policy_fn
-        *worth; /* x: returns per second (cache/returns.h); NULL: there is one class, and nothing is learnt */
+        *worth; /* `x`: returns per second (cache/returns.h). NULL: there is one class, and nothing is learnt */
 };
 
-/* The server's: seconds that the place of an item is expected to save per second and byte. */
+/* The server's policy: the seconds that keeping an item is expected to save, per second and byte. */
 extern const struct hearth_policy hearth_policy_returns;
-/* What was unused for longest goes first, the deepest of a path before the rest. */
+/* Least recently used: what was unused for longest goes first; of one path, the deepest. */
 extern const struct hearth_policy hearth_policy_lru;
-/* Greedy-Dual-Size-Frequency: an inflation term that ages what is not used, plus what keeping the item saves per byte,
- * times its uses. Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching
- * Policy", HP Labs HPL-98-69R1, 1998. */
+/* Greedy-Dual-Size-Frequency: an inflation term, which ages what is not used, plus what keeping the item saves per
+ * byte, times its uses. Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency
+ * Caching Policy", HP Labs HPL-98-69R1, 1998. */
 extern const struct hearth_policy hearth_policy_gdsf;
 
-/* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
+/* Microseconds to restore `bytes` in `pieces` blobs from RAM, and to compute `tokens`. Pure. */
 static inline double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
     return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
 }
-/* Likewise of what is in the backing tier. */
+/* The same for state in the backing tier. */
 static inline double hearth_costs_backing_us(const struct hearth_costs *costs, bool remote, size_t bytes,
                                              size_t pieces) {
     double us_per_byte = remote ? costs->remote_us_per_byte : costs->backing_us_per_byte;
@@ -88,8 +88,7 @@ static inline double hearth_costs_compute_us(const struct hearth_costs *costs, i
     return (double)tokens * costs->prefill_us_per_token;
 }
 
-/* Costs before anything was measured: slow prefill, memory-speed import, so that the first reuse happens and is then
- * measured. */
+/* Initial costs: a slow prefill and imports at the speed of memory, so that the first reuse happens and is measured. */
 void hearth_costs_init(struct hearth_costs *costs);
 /* Moves a measured cost towards a new sample (exponential average). */
 void hearth_costs_learn(double *cost, double sample);

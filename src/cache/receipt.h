@@ -1,4 +1,4 @@
-/* The receipt: what the cache did for one request, and why it was not more. */
+/* The receipt: what the cache did for one request, and why it did no more. */
 #ifndef HEARTH_CACHE_RECEIPT_H
 #define HEARTH_CACHE_RECEIPT_H
 
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Why not more was reused. First match wins when a plan is explained (cache/plan.c). */
+/* Why no more was reused. The first reason that holds is given (cache/plan.c). */
 #define HEARTH_REASON_TABLE(X)                                                                       \
     X(NONE, "none", "everything but the last token was reused")                                      \
     X(CACHE_OFF, "cache_off", "the cache is off for this server or this request")                    \
@@ -27,7 +27,7 @@ enum hearth_reason {
 const char *hearth_reason_text(enum hearth_reason reason);
 const char *hearth_reason_help(enum hearth_reason reason);
 
-/* Why a request waited before its prompt was computed, or in the middle of that, or of its reply. */
+/* Why a request waited: before its prompt was computed, or in the middle of its prompt or reply. */
 #define HEARTH_WAIT_TABLE(X)                                                                    \
     X(LANE, "lane", "all lanes were busy")                                                      \
     X(BATCH, "batch", "a lane was free, and other requests' batch had to end first")            \
@@ -56,26 +56,26 @@ struct hearth_receipt {
     uint32_t reused_live_tokens;
     uint32_t reused_ram_tokens;
     uint32_t reused_disk_tokens;
-    uint32_t reused_remote_tokens; /* from the store that boxes share */
+    uint32_t reused_remote_tokens; /* from a shared store */
     uint32_t computed_tokens;
-    uint32_t matched_tokens;            /* longest known prefix, whether or not its state could be used */
-    int64_t queue_us;                   /* without a lane, before the first token: the waits until then together */
-    int64_t wait_us[HEARTH_WAIT_COUNT]; /* without a lane, until the end */
-    uint32_t behind;                    /* requests that ran when it came, or got their first lane before it */
-    uint32_t cells_needed;           /* that it and those on lanes had together when it lacked some; 0: it never did */
-    struct hearth_shortfall missing; /* EVICTED; RESTORE_FAILED: its end */
+    uint32_t matched_tokens;            /* longest known prefix, usable or not */
+    int64_t queue_us;                   /* time without a lane before the first token: all waits until then */
+    int64_t wait_us[HEARTH_WAIT_COUNT]; /* time without a lane until the end, by cause */
+    uint32_t behind;                    /* requests that ran when this one came, or got their first lane before it */
+    uint32_t cells_needed; /* that it and those on lanes needed together when it lacked some; 0: it never did */
+    struct hearth_shortfall missing; /* EVICTED: how much room would have kept the state; RESTORE_FAILED: `end` only */
     int64_t plan_us;
     int64_t restore_us;
     int64_t prefill_us;
-    int64_t beside_us;       /* of it, what was computed for others at the time */
-    int64_t reply_beside_us; /* of the reply's time, likewise: what it would have taken less alone */
-    int64_t best_us;         /* of a thousand tokens of the prompt, where they were computed fastest; 0: too few were */
-    int64_t faults;          /* pages that the process had to read from disk, while the prompt was computed */
-    uint64_t read_bytes;     /* of a request that only looks: that would be read to bring its state back */
+    int64_t beside_us;       /* of the prefill time, what was computed for other requests meanwhile */
+    int64_t reply_beside_us; /* of the reply's time, how much less it would have taken alone */
+    int64_t best_us;         /* the fastest that a thousand of its prompt tokens were computed; 0: too few were */
+    int64_t faults;          /* pages that the process had to read from disk while the prompt was computed */
+    uint64_t read_bytes;     /* of a request that only looks: bytes that bringing its state back would read */
     enum hearth_reason reason;
-    int64_t began_us, ended_us; /* by the engine's clock: it was planned, and its reply was over; 0: never */
-    uint32_t end_tokens;        /* that its sequence held at the end */
-    uint64_t evicted;           /* pages and snapshots, since the server started until it was planned */
+    int64_t began_us, ended_us; /* by the engine's clock: when it was planned, and when its reply was over; 0: never */
+    uint32_t end_tokens;        /* tokens that its sequence held at the end */
+    uint64_t evicted;           /* pages and snapshots evicted from the server's start until it was planned */
 };
 
 #endif

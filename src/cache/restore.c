@@ -1,10 +1,10 @@
-/* Restore: a plan carried out, and the use of its path noted.
+/* Carries a plan out, and notes the use of its path.
  *
- * Order matters to the engine: addressable state first (shared from a live sequence, then imported page by page), the
- * snapshot, or the window piece by piece, last, because sharing replaces the target's non-addressable state.
+ * The engine needs this order: first the addressable state (shared from a live sequence, then imported page by page),
+ * last the snapshot or the pieces of the window, because sharing replaces the target's non-addressable state.
  *
- * What is only in the backing tier is asked for ahead of its turn, a window of bytes at a time, and becomes a blob in
- * RAM when it comes: page k + 1 is read while page k is imported.
+ * State that only the backing tier has is asked for ahead of its turn, a limited number of bytes at a time, and becomes
+ * a blob in RAM when it comes: page k + 1 is read while page k is imported.
  *
  * Invariant: when a step fails the target ends empty, in the engine and in its token list, and what failed is dropped
  * from the store, so that the next plan cannot choose it again. */
@@ -14,9 +14,9 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; in a small RAM, a quarter of it */
+#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; at most a quarter of RAM */
 
-/* A moment: when it was, and how many bytes had come from the backing tier by then. */
+/* A moment: a time, and how many bytes had come from the backing tier by then. */
 struct reading {
     bool known;
     int64_t at_us;
@@ -31,14 +31,14 @@ struct restore {
     size_t bytes;               /* imported */
     int32_t disk_tokens, remote_tokens;
     struct reading asked;                 /* when the tier was first asked for something */
-    struct reading since, until;          /* between these the tier was busy: its speed is measured there */
+    struct reading since, until;          /* between these two the tier was busy: its speed is measured there */
     bool all_here;                        /* nothing is left to read */
-    size_t here;                          /* of the path's pages, these first ones are in RAM, or not needed */
-    bool waits_remote;                    /* the item waited for last is in a store that boxes share */
-    struct hearth_page *bad_page;         /* what to drop after a failure */
-    struct hearth_snapshot *bad_snapshot; /* likewise */
-    bool gone;                            /* it failed because state was removed meanwhile */
-    uint64_t bad_reads;                   /* the counter of the cache, before the restore */
+    size_t here;                          /* how many of the path's first pages are in RAM, or are not needed */
+    bool waits_remote;                    /* the item that was last waited for is in a shared store */
+    struct hearth_page *bad_page;         /* the page to drop after a failure */
+    struct hearth_snapshot *bad_snapshot; /* the snapshot to drop after a failure */
+    bool gone;                            /* the restore failed because state was removed meanwhile */
+    uint64_t bad_reads;                   /* the cache's counter before the restore */
 };
 
 /* ---- reading ---- */
@@ -59,7 +59,7 @@ static void note_asked(struct restore *r) {
     }
 }
 
-/* The restore begins to wait for an item. If nothing has come yet, the tier has been busy since it was asked. */
+/* The restore begins to wait for an item. If nothing has come yet, the tier has been busy since it was first asked. */
 static void note_wait(struct restore *r) {
     const struct reading now = read_so_far(r->cache);
     if (!r->since.known && read_between(&r->asked, &now) == 0) {
@@ -67,14 +67,14 @@ static void note_wait(struct restore *r) {
     }
 }
 
-/* The item has come. The time before the first wait is not measured: while state of RAM was imported, the tier may have
- * been idle. */
+/* The item has come. The time before the first wait is not measured: the tier may have been idle while state in RAM was
+ * imported. */
 static void note_came(struct restore *r) {
     *(r->since.known ? &r->until : &r->since) = read_so_far(r->cache);
 }
 
-/* Asks for what comes behind `from`, as far as the window goes: what is read too early would push out of RAM what was
- * read before it and has not been imported. */
+/* Asks for what comes behind `from`, as far as the window allows. State that is read too early would push out of RAM
+ * what was read before and is not imported yet. */
 static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     const struct hearth_path *path = &r->plan->path;
@@ -102,7 +102,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
         note_asked(r);
         if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item)) {
             r->gone = r->bad_reads == cache->bad_reads;
-            return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
+            return HEARTH_ERR_STATE; /* it came and was unusable, or cannot come */
         }
         r->waits_remote = item->copy.remote;
         if (hearth_copies_poll(cache)) {
@@ -131,7 +131,7 @@ static int take_live(struct restore *r) {
     return r->source && n > 0 ? ops->seq_share(r->cache->engine, r->source->seq, r->target->seq, 0, n) : HEARTH_OK;
 }
 
-/* Fills `*bytes` with those of a blob. A `fresh` blob was verified when it was read, a moment ago. */
+/* Fills `*bytes` with a blob's bytes. A `fresh` blob was verified a moment ago, when it was read. */
 static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, const void **bytes, size_t *len) {
     int err = HEARTH_OK;
     if (fresh) {
@@ -223,7 +223,7 @@ static int resume_live_snapshot(struct restore *r) {
     return err ? err : import_snapshot(r, r->plan->pending->blob, false);
 }
 
-/* Imports one of the plan's pieces, up to where the next piece begins or the sequence ends. */
+/* Imports one piece of the window, up to where the next piece begins or the sequence ends. */
 static int import_piece(struct restore *r, size_t i) {
     struct hearth_cache *cache = r->cache;
     const struct hearth_snapshot *piece = r->plan->pieces[i];
@@ -280,7 +280,7 @@ static int resume(struct restore *r) {
 
 /* ---- entry ---- */
 
-/* Pins what the restore needs, because reading evicts other state from RAM. */
+/* Pins what the restore needs, because reading may evict state from RAM. */
 static void hold(struct restore *r) {
     struct hearth_cache *cache = r->cache;
     if (r->plan->how != HEARTH_RESUME_STORED) {
@@ -293,14 +293,14 @@ static void hold(struct restore *r) {
     }
 }
 
-/* The learnt cost of a byte from the disk or from the store, for the caller to change. */
+/* Where the learnt cost per byte of the disk, or of the store, is kept. */
 static double *learnt(struct hearth_cache *cache, bool remote) {
     cache->learnt_us[remote] = cache->engine->ops->now_us(cache->engine);
     return remote ? &cache->costs.remote_us_per_byte : &cache->costs.backing_us_per_byte;
 }
 
-/* Unpins what hold() has pinned. After a failure, drops the state that the engine refused or that does not verify, and
- * the copy that it was read from. Pages come first: dropping a snapshot may remove a page that nothing else keeps. */
+/* Unpins what hold() has pinned. After a failure it drops the state that the engine refused or that did not verify, and
+ * the copy that it came from. Pages come first: dropping a snapshot may remove a page that nothing else keeps. */
 static void let_go(struct restore *r, int err) {
     struct hearth_cache *cache = r->cache;
     bool bad = err && err != HEARTH_ERR_NO_CELLS && err != HEARTH_ERR_IO;
@@ -331,7 +331,7 @@ static void let_go(struct restore *r, int err) {
         }
     }
     if (err == HEARTH_ERR_IO) {
-        /* it did not come in time: computing is likely to be faster */
+        /* The state did not come in time: computing is probably faster. */
         *learnt(cache, r->waits_remote) *= 8;
     }
     if (err) {
@@ -339,7 +339,8 @@ static void let_go(struct restore *r, int err) {
     }
 }
 
-/* Whether the prompt goes on from the end of a reply or from the snapshot just before one, if that is certain. */
+/* Whether the prompt goes on from the end of a reply, or from the snapshot just before one; NOTHING if that is not
+ * certain. */
 static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
         (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {
@@ -356,7 +357,7 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
     }
 }
 
-/* Learns from the restore how fast the tier reads, or, if nothing was read, how fast state of RAM is imported. */
+/* Learns how fast the tier reads or, if nothing was read, how fast state in RAM is imported. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
     const uint64_t read = r->until.known ? read_between(&r->since, &r->until) : 0;
     if (read > 0) {
@@ -393,7 +394,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
                         .source = plan->source >= 0 ? lives[plan->source] : NULL,
                         .bad_reads = cache->bad_reads};
     HEARTH_ASSERT(!r.target->busy);
-    enum hearth_came_from from = came_from(plan, &r); /* while what it is about is there */
+    enum hearth_came_from from = came_from(plan, &r); /* before the plan's snapshots may be dropped */
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
     hold(&r);
     int err = resume(&r);

@@ -1,9 +1,9 @@
-/* Talks: their names, their victims, and what is learnt of them. Design in returns.h.
+/* Conversations (talks): their names, their victims, and learning from them. Design in returns.h.
  *
- * Those that wait are learnt from every few turns, each bin of ages once.
+ * The talks that wait are learnt from every few turns, each bin of ages once.
  *
- * Invariants: a talk is in the table exactly when it is `known`; one that is neither known nor has items is free, but
- * for those that are always there. */
+ * Invariants: a talk is in the table exactly if it is `known`; a talk that is neither known nor has items is free,
+ * except the ones that always exist. */
 #include "cache/returns.h"
 
 #include "base/assert.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STALE_TURNS 64  /* those that wait are learnt from after so many */
-#define STALE_RATES 256 /* rates are made anew after so many turns */
+#define STALE_TURNS 64  /* waiting talks are learnt from each time so many turns have ended */
+#define STALE_RATES 256 /* a cached rate is computed again after so many turns */
 #define RATE_PLACES 4
-#define RHYTHM_WEIGHT 0.3f /* of the last time between turns */
+#define RHYTHM_WEIGHT 0.3f /* weight of the newest time between two turns */
 #define BLOCK_TALKS 256
 #define FORGET_OF 8
 #define LEFT_MAX 3
@@ -49,7 +49,7 @@ static bool add_block(struct hearth_returns *returns) {
     return true;
 }
 
-/* A talk of which nothing is known, or HEARTH_TALK_NONE: out of memory. */
+/* Takes a free talk, or returns HEARTH_TALK_NONE: out of memory. */
 static uint32_t take_talk(struct hearth_returns *returns) {
     if (returns->free_count == 0 && !add_block(returns)) {
         return HEARTH_TALK_NONE;
@@ -57,7 +57,7 @@ static uint32_t take_talk(struct hearth_returns *returns) {
     return returns->free[--returns->free_count];
 }
 
-/* Gives a talk back that nothing belongs to and nothing is known of. */
+/* Frees a talk to which nothing belongs and of which nothing is known. */
 static void give_back(struct hearth_returns *returns, uint32_t index) {
     struct hearth_talk *talk = hearth_returns_talk(returns, index);
     if (index == HEARTH_TALK_NONE || talk->known || talk->items > 0 || talk->turns == 0) {
@@ -121,7 +121,7 @@ struct hearth_returns *hearth_returns_create(uint32_t talks) {
         return NULL;
     }
     returns->known_most = talks < TALKS_MIN ? TALKS_MIN : talks > TALKS_MAX ? TALKS_MAX : talks;
-    returns->free_count--; /* HEARTH_TALK_NONE is on top */
+    returns->free_count--; /* HEARTH_TALK_NONE lies on top */
     return returns;
 }
 
@@ -159,7 +159,7 @@ void hearth_returns_leave(struct hearth_returns *returns, uint32_t talk) {
     give_back(returns, talk);
 }
 
-/* Lists a talk that is about to have victims. False: out of memory. */
+/* Lists a talk before it gets its first victim. False: out of memory. */
 static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
     struct hearth_talk_list *list = &returns->offering[heap];
     if (!HEARTH_BUF_ROOM(list->talks, list->n, list->cap)) {
@@ -174,7 +174,7 @@ static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_tal
     return true;
 }
 
-/* Takes a talk off the list that has no victims. */
+/* Takes a talk without victims off the list. */
 static void unlist(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
     struct hearth_talk_list *list = &returns->offering[heap];
     struct hearth_talk *talk = hearth_returns_talk(returns, index);
@@ -222,7 +222,7 @@ static float octaves(int64_t us) {
     return (float)log2(1 + (us > 0 ? (double)us / 1e6 : 0));
 }
 
-/* The rhythm of a talk that a turn begins of. */
+/* The rhythm of a talk when a turn begins at `began_us`. */
 static float rhythm_at(const struct hearth_talk *talk, int64_t began_us) {
     float gap = octaves(began_us - talk->ended_us);
     return talk->turns > 1 ? talk->rhythm + (gap - talk->rhythm) * RHYTHM_WEIGHT : gap;
@@ -234,7 +234,7 @@ static uint8_t value(double octaves_of_it) {
                                                   : HEARTH_HAZARD_VALUES - 1;
 }
 
-/* What a talk (HEARTH_TALK_NONE: a new one) is behind a turn. */
+/* The case of a talk (HEARTH_TALK_NONE: of a new one) after a turn. */
 static struct hearth_hazard_case case_behind(const struct hearth_returns *returns, uint32_t index,
                                              const struct hearth_talk_turn *turn) {
     const struct hearth_talk *talk = index != HEARTH_TALK_NONE ? hearth_returns_talk(returns, index) : NULL;
@@ -245,7 +245,7 @@ static struct hearth_hazard_case case_behind(const struct hearth_returns *return
                    [HEARTH_HAZARD_LENGTH] = value(4 * log2((double)turn->pages + 1) - 8)}};
 }
 
-/* The talk has lived through the bins before this one. */
+/* Learns that the talk has lived through the bins before this one. */
 static void learn_lived(struct hearth_returns *returns, struct hearth_talk *talk, int bin) {
     for (; talk->lived < bin; talk->lived++) {
         hearth_hazard_learn(&returns->hazard, &talk->waits, talk->lived, false);
@@ -268,8 +268,7 @@ void hearth_returns_teach(struct hearth_returns *returns, const struct hearth_ha
     }
 }
 
-/* The rates of a case: of the few places that it may stand in, the one where it does, or the one that was made first.
- */
+/* The rates of a case: cached in one of a few slots; if none has it, the oldest slot is computed again. */
 static const struct hearth_hazard_rates *rates_of(struct hearth_returns *returns, struct hearth_hazard_case of) {
     const uint64_t key = hearth_checksum(&of, sizeof of);
     struct hearth_return_rates *place = NULL;

@@ -1,15 +1,15 @@
-/* Rivals: what each order would hold. Design in rival.h.
+/* Simulates what each order of eviction would hold. Design in rival.h.
  *
- * Invariants: `used_bytes` is the sum of what is held; `holders` are the conversations with anything held. */
+ * Invariants: `used_bytes` is the sum of what is held; `holders` are the conversations of which something is held. */
 #include "cache/rival.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define COMPARED 64       /* holders, for a choice, at most */
-#define HALVED_TURNS 4096 /* what was lost is halved after so many: what was long ago counts less */
+#define COMPARED 64       /* most holders compared for a choice */
+#define HALVED_TURNS 4096 /* losses are halved after so many turns, so that old turns count less */
 
-/* False: out of memory. */
+/* Makes room for a talk. False: out of memory. */
 static bool make_room(struct hearth_rivals *rivals, uint32_t talk) {
     const uint32_t room = rivals->talks * 2 > talk ? rivals->talks * 2 : talk + 256;
     if (talk < rivals->talks) {

@@ -1,8 +1,8 @@
 /* How much larger a budget would have kept the state that a prompt has lost.
  *
- * That state was stored when it was last used. Ghosts and pages without state tell what was evicted since then and is
- * not stored again. A budget that is larger by all of it would have kept it under any policy. So the answer is enough,
- * but not the least: state that no request asks for again may be part of it.
+ * That state was stored when it was last used. Ghosts and pages without state show what was evicted since then and not
+ * stored again. A budget that is larger by all of that would have kept it under any policy. So the answer is
+ * sufficient, but not minimal: it may include state that no request needs again.
  *
  * Takes time linear in what is stored, but only for prompts that have lost state, which take far longer to compute. */
 #include "cache/ghost.h"
@@ -11,10 +11,10 @@
 
 struct lost_bytes {
     size_t pages, snapshots;
-    size_t uncopied; /* what is there, and not in the backing tier */
+    size_t uncopied; /* bytes in RAM without a copy in the backing tier */
 };
 
-/* What went since a time. */
+/* Adds up what was evicted since a time. */
 static struct lost_bytes lost_since(const struct hearth_cache *cache, uint64_t since) {
     const size_t token_bytes =
         hearth_caps_has_pages(&cache->engine->caps) ? cache->engine->caps.page_bytes_per_token : 0;
@@ -39,7 +39,7 @@ static struct lost_bytes lost_since(const struct hearth_cache *cache, uint64_t s
     return lost;
 }
 
-/* The whole budget that has room for more of either kind, as it is split (cache.c: split_budget()). */
+/* The whole budget, as it is split (cache.c: split_budget()), that has room for the lost bytes of either kind. */
 static uint64_t whole_budget(const struct hearth_cache *cache, struct lost_bytes lost) {
     const uint64_t pages = cache->pages.budget_bytes, snapshots = cache->snapshots.budget_bytes;
     const uint64_t more_pages = lost.pages, more_snapshots = lost.snapshots;

@@ -7,11 +7,11 @@
 
 /* Zeros: nothing was lost. Units: bytes. */
 struct hearth_shortfall {
-    int32_t end;     /* the last position of what was lost; 0: not known */
-    uint64_t budget; /* what RAM may take */
-    uint64_t ram;    /* with so much nothing would have been lost since it was last used */
-    uint64_t disk;   /* so much more of a disk would have kept all of that; 0: there is none */
-    bool store;      /* a store that boxes share had told of it, and did not have it any more */
+    int32_t end;     /* the last position of the lost state; 0: unknown */
+    uint64_t budget; /* bytes that RAM may take now */
+    uint64_t ram;    /* with a budget of so many bytes nothing would have been lost since the state was last used */
+    uint64_t disk;   /* with so many more bytes of disk nothing would have been lost, either; 0: there is no disk */
+    bool store;      /* a shared store had reported the state and did not have it any more */
 };
 
 #endif

@@ -26,11 +26,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define WALK_PAGES 256 /* in search of a snapshot */
-#define CHOOSE_OF 256  /* talks that are compared for a choice; of more it is remembered what they were worth */
-#define REVALUED 32    /* of those, so many are valued anew for each choice, in turn … */
-#define LEAST_TRIES 8  /* … and of those that were worth the least, as many as rise, but no more than this */
-#define CHOOSE_FOR 16  /* pages of the chosen one that may go until the next choice */
+#define WALK_PAGES 256 /* pages that a search for a snapshot walks over */
+#define CHOOSE_OF 256  /* talks that are compared at a choice; beyond, their last known worth is used */
+#define REVALUED 32    /* of so many talks, those valued again at each choice, in turn … */
+#define LEAST_TRIES 8  /* … and of the least valuable ones: until one does not rise, at most so many */
+#define CHOOSE_FOR 16  /* victims of the chosen talk until the next choice */
 
 static bool has_pages(const struct hearth_cache *cache) {
     return hearth_caps_has_pages(&cache->engine->caps);
@@ -96,7 +96,8 @@ static struct hearth_policy_item known_of(const struct hearth_cache_item *item) 
     return known;
 }
 
-/* The snapshot before this one on its path. NULL: there is none, or it is very far; `*from`: nothing is behind that. */
+/* The snapshot before this one on its path; NULL: there is none, or it is very far. `*from`: its position, or
+ * where the search ended. */
 static struct hearth_snapshot *before_of(const struct hearth_snapshot *snapshot, int32_t *from) {
     const struct hearth_page *page = snapshot->page;
     int32_t limit = snapshot->pos - 1;
@@ -117,8 +118,8 @@ static bool is_on_path(const struct hearth_cache *cache, const struct hearth_sna
     return snapshot->turn == hearth_returns_talk(cache->returns, snapshot->item.talk)->turns;
 }
 
-/* The chance that the next turn resumes at the snapshot, as the path is now; of a piece of a window: that it needs it.
- * What the last turn was not on is not needed again. */
+/* The chance that the next turn resumes at the snapshot (or needs the piece of a window), as the path is now. A
+ * snapshot that the last turn did not have on its path is not needed again. */
 static double reuse_of(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
     const uint32_t talk = snapshot->item.talk;
     const int32_t window = cache->engine->caps.window_tokens, reach = snapshot->pos + window;
@@ -142,8 +143,8 @@ static struct hearth_policy_item known_in_talk(const struct hearth_cache *cache,
     return known;
 }
 
-/* Of a talk's snapshots the one goes first that is worth the least; when one has gone, its neighbours are worth more
- * than they were ranked at (first_victim()). */
+/* The rank of an item. Of a talk's snapshots the least valuable goes first; once it is gone, its neighbours are worth
+ * more than they were ranked at (first_victim()). */
 static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
     const struct hearth_policy_item known = known_in_talk(cache, item);
     return known.reuse >= 0 ? cache->policy->worth(&known, &cache->costs, 1)
@@ -172,8 +173,8 @@ bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct he
     return item->copy.state == HEARTH_COPY_THERE ? item->blob && has_pages(cache) : page->child_count == 0;
 }
 
-/* Puts the item into the heap of victims, or takes it out, as its state demands, and values it anew. A leased item is
- * in the other heap. Without memory for the heap the item merely stays longer. */
+/* Puts the item into the heap of victims, or takes it out, as its state demands, and values it again. A leased item is
+ * in the other heap. Out of memory, the item merely stays longer. */
 static void update_victim(struct hearth_cache *cache, struct hearth_cache_item *item) {
     enum hearth_talk_heap victims = pool_of(cache, item)->victims;
     struct hearth_heap_node *node = &item->lease.heap;
@@ -187,7 +188,7 @@ static void update_victim(struct hearth_cache *cache, struct hearth_cache_item *
     }
 }
 
-/* The item belongs to a talk from now on. */
+/* Makes the item belong to a talk. */
 static void join(struct hearth_cache *cache, struct hearth_cache_item *item, uint32_t talk) {
     if (item->talk == talk) {
         return;
@@ -315,7 +316,7 @@ static void observe_removal(struct hearth_cache *cache, struct hearth_page *page
     }
 }
 
-/* Whether the page is the end of a block that can be restored may have changed. */
+/* Tells the observer if it has changed whether the page ends a block that can be restored. */
 static void observe(struct hearth_cache *cache, struct hearth_page *page) {
     const int32_t end = page->p0 + page->len;
     if (!page->parent || end % cache->tree.page_tokens != 0) {
@@ -359,7 +360,7 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
     update_victim(cache, item);
 }
 
-/* A turn of the talk has the snapshot on its path, and the next one at `next`. */
+/* A turn of the talk has the snapshot on its path, and the path's next snapshot at `next`. */
 static void snapshot_used(struct hearth_cache *cache, struct hearth_snapshot *snapshot, uint32_t talk, int32_t next) {
     snapshot->turn = hearth_returns_talk(cache->returns, talk)->turns;
     snapshot->next = next;
@@ -367,8 +368,8 @@ static void snapshot_used(struct hearth_cache *cache, struct hearth_snapshot *sn
     update_victim(cache, &snapshot->item);
 }
 
-/* Ranks the snapshots anew that the last turn of a talk has left. They only move towards the top, so that each is met
- * once. */
+/* Ranks again the snapshots that the last turn of a talk has left behind. They only move towards the top, so that each
+ * is met once. */
 static void rank_left(struct hearth_cache *cache, uint32_t talk) {
     const struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[HEARTH_TALK_SNAPSHOTS];
     for (size_t i = 0; talk != HEARTH_TALK_NONE && i < heap->n; i++) {
@@ -383,7 +384,7 @@ static bool are_many(const struct hearth_cache *cache, const struct hearth_cache
     return cache->returns->offering[pool->victims].n > CHOOSE_OF && cache->shares.n == 1;
 }
 
-/* A talk has had a turn: what goes next is chosen anew, of very many only where it was chosen. */
+/* After a turn of a talk the next victim is chosen again; with very many talks only if this one was chosen. */
 static void choose_again(const struct hearth_cache *cache, struct hearth_cache_pool *pool, uint32_t talk) {
     if (pool->chosen == talk || !are_many(cache, pool)) {
         pool->chosen_left = 0;
@@ -419,7 +420,7 @@ void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item
 
 /* ---- removal ---- */
 
-/* The item leaves its pool, its heap and the books, and its blob goes. */
+/* Takes the item out of its pool, its heap and the tables, and frees its blob. */
 static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_cache_pool *pool = pool_of(cache, item);
     set_lease(cache, item, 0);
@@ -444,7 +445,7 @@ static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sn
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
 
-/* `room`: it goes for the sake of others. */
+/* Frees a leaf. `room`: it is evicted to make room, and leaves a ghost. */
 static void free_leaf(struct hearth_cache *cache, struct hearth_page *page, bool room) {
     size_t bytes = room ? hearth_page_node_bytes(page->len) : 0;
     bytes += room && has_pages(cache) ? (size_t)page->len * cache->engine->caps.page_bytes_per_token : 0;
@@ -463,7 +464,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page, bool
     update_victim(cache, &parent->item);
 }
 
-/* Nothing hangs on the page, and nothing else keeps it. */
+/* Whether the page has no children and nothing else that keeps it. */
 static bool is_bare(const struct hearth_page *page) {
     return page->parent && page->child_count == 0 && page->item.pins == 0 && page->snapshot_count == 0 &&
            page->item.copy.state == HEARTH_COPY_NONE;
@@ -537,7 +538,7 @@ void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_pag
 
 /* ---- room ---- */
 
-/* What goes first of a talk. */
+/* The first victim of a talk. */
 static struct hearth_cache_item *first_victim(struct hearth_cache *cache, uint32_t talk,
                                               enum hearth_talk_heap victims) {
     struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[victims];
@@ -555,8 +556,8 @@ static bool may_take(const struct hearth_cache *cache, const struct hearth_cache
     return hearth_share_may_take(&cache->shares, item->owner, hearth_cache_item_bytes(item));
 }
 
-/* The first victim that is worth the least, of all talks or, where there are very many, of some. What is due to the
- * owner that room is made for goes before what is not (tier/share.h). NULL: it may have nothing of all this. */
+/* The talk's first victim with the least worth: of all talks, or of some if there are very many. State that is due to
+ * the owner for whom room is made goes first (tier/share.h). NULL: that owner may take none of it. */
 static struct hearth_cache_item *choose(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
@@ -586,7 +587,7 @@ static struct hearth_cache_item *choose(struct hearth_cache *cache, struct heart
     return chosen;
 }
 
-/* Values a talk's next victim now. What is worth nothing goes in the order of its last use. */
+/* Values a talk's next victim now. Victims that are worth nothing go in the order of their last use. */
 static struct hearth_cache_item *value(struct hearth_cache *cache, const struct hearth_cache_pool *pool, uint32_t talk,
                                        int64_t now_us) {
     struct hearth_cache_item *first = first_victim(cache, talk, pool->victims);
@@ -596,8 +597,9 @@ static struct hearth_cache_item *value(struct hearth_cache *cache, const struct 
     return first;
 }
 
-/* Of very many talks the one with the first victim that was worth the least when it was valued. Ages grow slowly beside
- * the time that it takes to come by, and what has had a turn since is valued before it is chosen. */
+/* Chooses among very many talks: the one with the first victim that was worth the least when it was last valued. Worth
+ * changes little with age until a talk is valued again, and a talk that has had a turn is valued before it is chosen.
+ */
 static struct hearth_cache_item *choose_of_many(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
@@ -614,7 +616,7 @@ static struct hearth_cache_item *choose_of_many(struct hearth_cache *cache, stru
     return chosen;
 }
 
-/* What goes next of what has no lease; NULL: nothing. Victims of one talk go a few at a time. */
+/* The next victim without a lease; NULL: none. Victims of one talk go a few at a time. */
 static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     if (!cache->policy->worth || cache->returns->victims[pool->victims] == 0) {
         return first_victim(cache, HEARTH_TALK_NONE, pool->victims);
@@ -627,7 +629,7 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     return victim;
 }
 
-/* What goes next: a leased item only when there is no other. */
+/* The next victim; a leased one only if there is no other. */
 static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     end_leases(cache, pool);
     while (cache->returns->victims[pool->victims] == 0 && pool->leases.n > 0) {
@@ -636,14 +638,14 @@ static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct 
     return candidate(cache, pool);
 }
 
-/* Whether the item is worth less than what room is made for. */
+/* Whether the item is worth less than the page for which room is made. */
 static bool gives_way(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
     return (item->is_snapshot && !cache->moves) || cache->newcomer == INFINITY ||
            hearth_share_is_due(&cache->shares, item->owner) ||
            worth_of(cache, item, cache->engine->ops->now_us(cache->engine)) < cache->newcomer;
 }
 
-/* False: nothing may go. */
+/* Evicts one item. False: none may go. */
 static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     struct hearth_cache_item *item = next_victim(cache, pool);
     if (!item || !gives_way(cache, item)) {
@@ -667,7 +669,7 @@ static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
 
 /* ---- the border between the budgets ---- */
 
-/* Whether the other pool's victim is worth less than the one of this pool. */
+/* Whether the other pool's next victim is worth less than this pool's. */
 static bool is_worth_less(struct hearth_cache *cache, struct hearth_cache_pool *other, struct hearth_cache_pool *pool) {
     const struct hearth_cache_item *theirs = candidate(cache, other), *ours = candidate(cache, pool);
     if (!theirs || !ours) {
@@ -680,8 +682,8 @@ static bool is_worth_less(struct hearth_cache *cache, struct hearth_cache_pool *
     return worth_of(cache, theirs, now_us) < worth_of(cache, ours, now_us);
 }
 
-/* Moves the border so that the pool has room for so much more: what the other one does not use, or uses for what is
- * worth less than what would have to go here. What leases need is left to it. */
+/* Moves the border so that the pool gets room for `bytes` more: room that the other pool does not use, or uses for
+ * state that is worth less than this pool's victims. Room that leases need stays with the other pool. */
 static void move_border(struct hearth_cache *cache, struct hearth_cache_pool *pool, size_t bytes) {
     struct hearth_cache_pool *other = pool == &cache->pages ? &cache->snapshots : &cache->pages;
     const size_t need = pool->used_bytes + bytes;
@@ -749,6 +751,6 @@ bool hearth_cache_store_snapshot_added(struct hearth_cache *cache, struct hearth
     if (snapshot->item.lease.heap.index != 0) {
         return true;
     }
-    hearth_cache_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
+    hearth_cache_store_drop_snapshot(cache, snapshot); /* a snapshot that could never be evicted must not be kept */
     return false;
 }

@@ -13,11 +13,11 @@
 #include <math.h>
 
 #define CHILDREN_LOOKED 8
-#define NAME_BLOCKS 2 /* from the end of the prompt to the second name of its talk */
+#define NAME_BLOCKS 2 /* blocks from the end of the prompt back to the second name of its talk */
 
-/* Chains the digests of the tokens' whole blocks, of which the path holds some. Returns that of all of them. `*mid`:
- * that of the first `mid_at` tokens, or zero; `*found`: the last talk that one of the digests names, of those not
- * stored. */
+/* Chains the digests of the tokens' whole blocks, of which the path holds some, and returns the digest of all of them.
+ * `*mid`: the digest of the first `mid_at` tokens, or zero; `*found`: the last talk that is named by the digest of a
+ * block that is not stored. */
 static struct hearth_digest chain(const struct hearth_cache *cache, const struct hearth_path *path,
                                   struct hearth_digest salt, const struct hearth_tokens *tokens, size_t mid_at,
                                   struct hearth_digest *mid, uint32_t *found) {
@@ -45,7 +45,7 @@ static struct hearth_digest chain(const struct hearth_cache *cache, const struct
     return end;
 }
 
-/* The talk with a last turn that the prompt begins with: the one that ends latest. */
+/* The talk with a last turn that the prompt begins with; of several, the longest. */
 static uint32_t find(const struct hearth_cache *cache, const struct hearth_path *path,
                      const struct hearth_cache_prompt *prompt) {
     uint32_t found;
@@ -63,7 +63,7 @@ static uint32_t find(const struct hearth_cache *cache, const struct hearth_path 
     return found;
 }
 
-/* A turn of no known talk leaves the one that it has its beginning from. */
+/* A turn of no known talk leaves the talk from which its beginning comes. */
 static void leave(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path) {
     const uint32_t left = path->n > 0 ? path->pages[path->n - 1]->item.talk : HEARTH_TALK_NONE;
     if (live->talk == HEARTH_TALK_NONE && left != HEARTH_TALK_NONE) {
@@ -71,8 +71,8 @@ static void leave(struct hearth_cache *cache, const struct hearth_live *live, co
     }
 }
 
-/* Learns where the turn leaves the path of the last one, if that is known: where the path ends for lack of stored pages
- * it may have gone on. */
+/* Learns where the turn leaves the path of the last turn, if that is known: a path that ends because pages are missing
+ * tells nothing. */
 static void learn_cut(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path) {
     if (live->talk == HEARTH_TALK_NONE || path->n == 0) {
         return;
@@ -105,7 +105,7 @@ void hearth_talk_begin(struct hearth_cache *cache, struct hearth_live *live, con
     }
 }
 
-/* The talk that the turn belongs to, unless another turn has gone on with it since. */
+/* The talk of the turn, unless another turn has continued that talk meanwhile. */
 static uint32_t talk_of(const struct hearth_cache *cache, const struct hearth_live *live) {
     return hearth_returns_find(cache->returns, live->talk_end) == live->talk ? live->talk : HEARTH_TALK_NONE;
 }
@@ -132,7 +132,7 @@ double hearth_talk_worth(const struct hearth_cache *cache, const struct hearth_l
     return cache->policy->worth(&page, &cache->costs, rate);
 }
 
-/* The turn has ended, and is tried out. */
+/* Plays the ended turn against the orders of eviction (cache/rival.h). */
 static void try(struct hearth_cache *cache, const struct hearth_live *live) {
     const struct hearth_caps *caps = &cache->engine->caps;
     struct hearth_talk *talk = hearth_returns_talk(cache->returns, live->talk);

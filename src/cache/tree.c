@@ -1,12 +1,12 @@
 /* The prefix tree. Design and invariants stand in tree.h.
  *
  * Matching leaves a page where the tokens differ or end, and looks for a child at that offset that begins with the next
- * token. Most of its time would be spent waiting for memory: a tree of a million pages is in no cache of the CPU, and
- * each page is known only once its parent is. So it guesses that a page matches as a whole, which nearly always holds:
- * then the next one can be found without looking at the tokens. Guesses run ahead of the comparison, and ask for the
- * tokens that it will need; where the tokens differ after all, what was guessed behind is forgotten. The distance
- * doubles with every page that matched and begins anew where one did not, so guesses that were in vain are never more
- * than those that were not, and a few for each page that is left early: matching stays linear. */
+ * token. Most of the time would be spent waiting for memory: a tree of a million pages fits no CPU cache, and each page
+ * is known only once its parent is. So the match guesses that a page matches wholly, which nearly always holds; then
+ * the next page can be found without looking at the tokens. Guesses run ahead of the comparison and prefetch the tokens
+ * that it will need; where the tokens differ, the guesses behind are dropped. The distance doubles with every page that
+ * matched and starts again at one that did not, so wrong guesses are never more than right ones and a few for each page
+ * that is left early: matching stays linear. */
 #include "cache/tree.h"
 
 #include "base/assert.h"
@@ -19,7 +19,7 @@
 
 /* ---- arrays of pointers ---- */
 
-/* Room for one more behind n: there always is for as many as the next power of two. */
+/* Makes room for one more entry behind n. An array always has room for the next power of two. */
 static bool grow(void **array, uint32_t n) {
     if ((n & (n - 1)) != 0) {
         return true;
@@ -139,7 +139,7 @@ static bool ends_block(const struct hearth_tree *tree, const struct hearth_page 
     return (page->p0 + page->len) % tree->page_tokens == 0;
 }
 
-/* A page inside of a block has its parent's base; one at its start has what the parent ends with. */
+/* A page inside a block has its parent's base; a page at the start of a block has the digest at its parent's end. */
 struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const struct hearth_page *page) {
     while (page->p0 % tree->page_tokens != 0) {
         page = page->parent;
@@ -147,7 +147,7 @@ struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const stru
     return page->parent->end.key;
 }
 
-/* Makes a page that ends where a block does findable. False: out of memory. */
+/* Enters a page that ends where a block does into the table of ends. False: out of memory. */
 static bool note_end(struct hearth_tree *tree, struct hearth_page *page) {
     if (!ends_block(tree, page)) {
         return true;
@@ -216,7 +216,7 @@ static size_t page_before(const struct hearth_path *path, int32_t pos) {
     return low - 1;
 }
 
-/* Of two pieces that do: what is in RAM, then what reaches back farther. */
+/* Of two pieces that both hold the position: the one in RAM, else the one that reaches back farther. */
 static bool better_piece(const struct hearth_snapshot *a, const struct hearth_snapshot *b) {
     if (!b || (a->item.blob != NULL) != (b->item.blob != NULL)) {
         return !b || a->item.blob;
@@ -224,8 +224,8 @@ static bool better_piece(const struct hearth_snapshot *a, const struct hearth_sn
     return a->p0 < b->p0;
 }
 
-/* A piece that holds the positions before `at`, as far as the path goes with it. It hangs on a page of the block that
- * they are in; `ends`: where one ends, and not inside. */
+/* A piece that holds the positions before `at`, as far as the path goes with it. It hangs on a page of the same block.
+ * `ends`: a piece must end at `at`. */
 static struct hearth_snapshot *piece_before(const struct hearth_path *path, int32_t at, bool ends,
                                             int32_t page_tokens) {
     const int32_t block_end = ((at - 1) / page_tokens + 1) * page_tokens;
@@ -270,10 +270,10 @@ size_t hearth_path_cover(const struct hearth_path *path, int32_t n, int32_t wind
     return count;
 }
 
-#define AHEAD_MAX 16 /* pages guessed ahead of the comparison: enough to hide their ways from memory */
+#define AHEAD_MAX 16 /* pages guessed ahead of the comparison: enough to hide the latency of memory */
 #define CPU_LINE 64
 
-/* Asks for the tokens of a page, and for what a plan wants to know of its copy. */
+/* Prefetches the tokens of a page, and what a plan reads of its copy. */
 static void prefetch(const struct hearth_page *page) {
     if (!page->item.blob) {
         __builtin_prefetch(&page->item.copy.p0);
@@ -284,9 +284,9 @@ static void prefetch(const struct hearth_page *page) {
     }
 }
 
-/* Where a match stands. The guesses are the path's pages from path->n to `guessed`; the last guess ends at `end`. */
+/* The progress of a match. The guesses are the path's pages from path->n to `guessed`; the last guess ends at `end`. */
 struct matching {
-    const hearth_token *tokens; /* of positions from `start` on */
+    const hearth_token *tokens; /* tokens of positions from `start` on */
     size_t n;
     int32_t start, end;
     size_t guessed, ahead;
@@ -312,7 +312,7 @@ static bool guess(struct matching *m, struct hearth_path *path) {
     return true;
 }
 
-/* Goes on from the end of the path, which is in `page`. */
+/* Continues a match from the end of the path, which is in `page`. */
 static bool match_on(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path) {
     struct matching m = {.tokens = tokens,
                          .n = n,
@@ -466,7 +466,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 
 /* ---- dividing ---- */
 
-/* The end of a page, behind `pos`, as a page of its own that nothing leads to yet. NULL: out of memory. */
+/* Makes a page of the end of a page, behind `pos`, that nothing leads to yet. NULL: out of memory. */
 static struct hearth_page *copy_end(const struct hearth_page *page, int32_t pos) {
     struct hearth_page *back = calloc(1, sizeof *back);
     const int32_t offset = pos - page->p0;

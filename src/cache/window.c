@@ -15,14 +15,14 @@
  * Invariant: a piece lies within a block of pages, or is a whole window that ends at its position. */
 #include "cache/window.h"
 
-/* Length of the pieces that a block is cut into. */
+/* The length of the pieces into which a block is cut. */
 static int32_t piece_tokens(const struct hearth_cache *cache) {
     const int32_t block = cache->tree.page_tokens, most = cache->engine->caps.window_tokens + 1;
     const int32_t pieces = (block + most - 1) / most;
     return (block + pieces - 1) / pieces;
 }
 
-/* Where the piece that position `pos` is in begins, and where it ends when its block is whole. */
+/* Where the piece with position `pos` begins, and where it ends once its block is whole. */
 static int32_t piece_start(const struct hearth_cache *cache, int32_t pos) {
     const int32_t block = pos / cache->tree.page_tokens * cache->tree.page_tokens;
     const int32_t piece = piece_tokens(cache);
@@ -53,8 +53,7 @@ static struct hearth_blob *export_piece(struct hearth_cache *cache, const struct
     return blob;
 }
 
-/* Shorter pieces of the same block that a new one holds, too, as the end of a reply that the conversation has gone on
- * from. */
+/* Drops shorter pieces of the same block that a new piece contains, such as the end of an earlier reply. */
 static void drop_contained(struct hearth_cache *cache, const struct hearth_snapshot *piece) {
     const struct hearth_page *page = piece->page;
     for (uint32_t k = page->snapshot_count; k-- > 0;) {
@@ -66,7 +65,7 @@ static void drop_contained(struct hearth_cache *cache, const struct hearth_snaps
     }
 }
 
-/* False: it could not be stored. */
+/* Stores one piece. False: it could not be stored. */
 static bool store_piece(struct hearth_cache *cache, const struct hearth_live *live, const struct hearth_path *path,
                         int32_t p0, int32_t p1, enum hearth_snapshot_kind kind) {
     struct hearth_blob *blob = export_piece(cache, live, p0, p1);
