@@ -1,4 +1,4 @@
-/* What every backing tier has in common. */
+/* Functions that all backing tiers share. */
 #include "tier/backing.h"
 
 #include <stdlib.h>

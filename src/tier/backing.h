@@ -1,12 +1,12 @@
-/* A backing tier: where state lives that outlasts RAM (`disk`, `remote`, or both), behind one vtable.
+/* A backing tier: where state outlasts RAM (`disk`, `remote`, or both), behind one vtable.
  *
- * Everything is asynchronous. The cache asks, the tier works on threads of its own, and what came of it is an event
- * that the cache polls for. A disk finds its own content: what was there before, or what another process puts there,
- * arrives as FOUND; what it evicts or loses, as LOST. A store that is too large for that is asked what it has of a
- * prompt (seek). Nothing here ever blocks but wait() and destroy().
+ * Everything is asynchronous. The cache asks, the tier works on threads of its own, and each outcome is an event that
+ * the cache polls for. A disk reports its content by itself: FOUND for what was there before or what another process
+ * has put there, LOST for what was evicted or is gone. A store that is too large for that is asked what it has of a
+ * prompt (seek). Only wait() and destroy() block.
  *
- * Loading never consumes. State that does not verify is never handed out: it is quarantined, counted, logged, and the
- * read is a miss.
+ * Reading leaves an item in place. State that does not verify is never handed out: it is quarantined, counted and
+ * logged, and the read is a miss.
  *
  * Threads: the one thread that drives the engine, unless a declaration says otherwise. */
 #ifndef HEARTH_TIER_BACKING_H
@@ -18,43 +18,43 @@
 
 struct hearth_backing;
 
-/* How long an answer is awaited: a tier that takes longer is as good as none, and computing goes on without it. */
+/* How long to wait for an answer. A tier that takes longer is treated as absent, and the prompt is computed. */
 #define HEARTH_BACKING_WAIT_US 30000000
 
 enum hearth_backing_event_type {
-    HEARTH_BACKING_FOUND,   /* an item is there; `record` is filled. Parents may come after what hangs on them */
+    HEARTH_BACKING_FOUND,   /* an item is there; `record` is filled. A parent may be reported after its children */
     HEARTH_BACKING_LOST,    /* an item is no longer there */
-    HEARTH_BACKING_WRITTEN, /* what was put is there and will be after a crash */
-    HEARTH_BACKING_DROPPED, /* what was put is not written: the queue was full, or the tier failed */
+    HEARTH_BACKING_WRITTEN, /* a put item is there, and will be after a crash */
+    HEARTH_BACKING_DROPPED, /* a put item was not written: the queue was full, or the tier failed */
     HEARTH_BACKING_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
     HEARTH_BACKING_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
-    HEARTH_BACKING_SCANNED, /* everything that was there at the start has been told */
-    HEARTH_BACKING_SOUGHT,  /* the answer to seek(): what there is has been told as FOUND */
-    HEARTH_BACKING_MOVED,   /* an item that was told of would be read from elsewhere now: `remote` */
+    HEARTH_BACKING_SCANNED, /* everything that was there at the start has been reported */
+    HEARTH_BACKING_SOUGHT,  /* the answer to seek(): what is there has been reported as FOUND */
+    HEARTH_BACKING_MOVED,   /* a reported item would now be read from elsewhere: `remote` */
 };
 
 struct hearth_backing_event {
     enum hearth_backing_event_type type;
-    struct hearth_digest name;    /* of all but SCANNED and SOUGHT */
-    uint64_t ticket;              /* SOUGHT: what seek() returned; in the order of the calls */
+    struct hearth_digest name;    /* in all events but SCANNED and SOUGHT */
+    uint64_t ticket;              /* SOUGHT: what seek() returned; answers come in the order of the calls */
     struct hearth_record *record; /* FOUND */
-    uint32_t hits;                /* FOUND: how often it was used, as far as that is known */
-    bool superseded;              /* FOUND: as hearth_backing_touch has it */
-    bool remote;                  /* FOUND, WRITTEN, READ, MOVED: in a store that boxes share, and not on disk */
-    struct hearth_buf bytes;      /* READ: verified, decoded state */
+    uint32_t hits;                /* FOUND: how often it was used, if that is known */
+    bool superseded;              /* FOUND: as in hearth_backing_touch */
+    bool remote;                  /* FOUND, WRITTEN, READ, MOVED: it is in a shared store and not on disk */
+    struct hearth_buf bytes;      /* READ: the state, verified and decoded */
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
-    int err;        /* READ: NOT_FOUND (gone), STATE (damaged: it is not there any more), IO (not now), NOMEM.
-                       REMOVED: IO (it may still be there) */
-    bool elsewhere; /* SOUGHT of a node of a cluster: another node has some of it (remote_cluster.c) */
+    int err; /* READ: NOT_FOUND (gone), STATE (damaged, and no longer there), IO (unreadable now), NOMEM. REMOVED: IO
+                (it may still be there) */
+    bool elsewhere; /* SOUGHT by a node of a cluster: another node has a part (remote_cluster.c) */
 };
 
-/* Frees what an event holds (what was taken out of it is zeroed by the taker). */
+/* Frees what an event holds. A receiver that takes something out of it zeroes that member. */
 void hearth_backing_event_finish(struct hearth_backing_event *event);
 
 /* A use of an item. */
 struct hearth_backing_touch {
     struct hearth_digest name;
-    int32_t pos;     /* how far the use went into it: what is deeper counts as older, so that leaves go first */
+    int32_t pos;     /* how far the use went into it: deeper state counts as older, so that leaves are evicted first */
     bool superseded; /* a snapshot that a later reply of its conversation has replaced: counts as much older */
 };
 
@@ -79,16 +79,16 @@ struct hearth_backing_stats {
     HEARTH_BACKING_STATS_TABLE(X)
 #undef X
     bool scanned;      /* the first scan has ended */
-    bool failing;      /* writing is suspended after errors; it is tried again by itself */
+    bool failing;      /* writing is suspended after errors, and tried again by itself */
     bool shared;       /* another process uses the same files */
-    char trouble[160]; /* why, one line; "" while all is well */
+    char trouble[160]; /* the reason, one line; "" if there is none */
 };
 
-/* A place in a prompt: what hangs on `base` is asked for as far as it fits the tokens behind it. */
+/* A place in a prompt: asks for the items that hang on `base` and fit the tokens behind it. */
 struct hearth_backing_place {
-    struct hearth_digest base;  /* record->base */
-    int32_t base_pos;           /* likewise */
-    const hearth_token *tokens; /* [base_pos, base_pos + n) of the prompt; NULL: whatever hangs there */
+    struct hearth_digest base;  /* as in a record */
+    int32_t base_pos;           /* as in a record */
+    const hearth_token *tokens; /* [base_pos, base_pos + n) of the prompt; NULL: any tokens fit */
     size_t n;                   /* at most page_tokens */
 };
 
@@ -96,7 +96,7 @@ struct hearth_backing_place {
 struct hearth_backing_place *hearth_backing_places_copy(const struct hearth_backing_place *places, size_t n);
 
 struct hearth_backing_ops {
-    /* Writes what is queued (for at most a few seconds), ends the threads, frees. */
+    /* Writes what is queued (for at most a few seconds), ends the threads, and frees the tier. */
     void (*destroy)(struct hearth_backing *backing);
     /* Queues an item for writing. Takes a reference of the blob (NULL for an item without state); copies the record.
      * `replaces`, if not NULL, is removed when the item is there. Every accepted put is answered by WRITTEN or DROPPED,
@@ -104,27 +104,27 @@ struct hearth_backing_ops {
      * exceeds the budget). */
     bool (*put)(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                 const struct hearth_digest *replaces);
-    /* Reads an item; answered by READ, in the order of the calls as far as the tier can. False: out of memory. */
+    /* Reads an item. READ answers, in the order of the calls as far as the tier can. False: out of memory. */
     bool (*get)(struct hearth_backing *backing, struct hearth_digest name);
-    /* Asks what is at these places; copies the tokens. A tier may tell of more. NULL: everything there is comes as
-     * FOUND by itself. Returns a ticket, which grows and which SOUGHT brings back in a bounded time, whatever happens;
+    /* Asks what is at these places; copies the tokens. The tier may report more. NULL: the tier reports everything by
+     * itself. Returns a ticket; tickets grow, and SOUGHT brings each one back within a bounded time, whatever happens.
      * 0: nothing can be asked now. */
     uint64_t (*seek)(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n);
-    /* Items were used, deepest last. Names that are not there are ignored. */
+    /* Says that items were used, the deepest last. Unknown names are ignored. */
     void (*touch)(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n);
-    /* The engine refused what was read: it is quarantined, as if it had not verified. */
+    /* The engine refused state that was read: quarantines it, as if it had not verified. */
     void (*reject)(struct hearth_backing *backing, struct hearth_digest name, const char *why);
-    /* An item is to be forgotten, wherever it is: also one that is still to be written (its put is answered before).
-     * Answered by REMOVED. False: out of memory. */
+    /* Forgets an item, wherever it is, also one that is still to be written (its put is answered before). REMOVED
+     * answers. False: out of memory. */
     bool (*remove)(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind);
-    /* The next event, false when there is none. The caller owns what is in it. */
+    /* Takes the next event; false: there is none. The caller owns what is in it. */
     bool (*poll)(struct hearth_backing *backing, struct hearth_backing_event *event);
     /* Waits until there is an event; false when there is none after `timeout_us`. */
     bool (*wait)(struct hearth_backing *backing, int64_t timeout_us);
     /* Any thread. */
     void (*stats)(struct hearth_backing *backing, struct hearth_backing_stats *stats);
-    /* `wake` is called when an event has come to an empty queue, on any thread, and at once if there are events; NULL:
-     * nothing is. After the return the one before is not called any more. It must not call the tier. */
+    /* `wake` is called on any thread when an event comes into an empty queue, and at once if there are events; NULL: no
+     * call. When this returns, the earlier `wake` is no longer called. `wake` must not call the tier. */
     void (*set_wake)(struct hearth_backing *backing, void (*wake)(void *user), void *user);
 };
 

@@ -26,7 +26,7 @@
 
 /* ---- opening ---- */
 
-/* Whether a directory with rights for others may lose them: it is empty, or was hearth's before. */
+/* Whether rights of others may be taken away from a directory: it is empty, or was hearth's before. */
 static bool is_ours(struct hearth_directory *directory) {
     char **names;
     size_t n;
@@ -127,7 +127,7 @@ void hearth_directory_close(struct hearth_directory *directory) {
         return;
     }
     for (size_t i = 0; i < directory->held_n; i++) {
-        (void)close(directory->held[i]); /* and its lock goes */
+        (void)close(directory->held[i]); /* also releases its lock */
     }
     hearth_directory_leave(directory);
     if (directory->fd >= 0) {
@@ -161,8 +161,8 @@ struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t
     return model;
 }
 
-/* Takes a shared lock on a model's directory until the handle is closed. Where locks are not to be had, there is none.
- * Errors: NOT_FOUND (it was removed meanwhile), IO, NOMEM. */
+/* Takes a shared lock on a model's directory until the handle is closed; without locks in the file system it takes
+ * none. Errors: NOT_FOUND (the directory was removed meanwhile), IO, NOMEM. */
 static int hold_model_locked(struct hearth_directory *directory, struct hearth_model_id model) {
     for (size_t i = 0; i < directory->held_n; i++) {
         if (strcmp(directory->held_models[i].hex, model.hex) == 0) {
@@ -181,7 +181,7 @@ static int hold_model_locked(struct hearth_directory *directory, struct hearth_m
     if (fd < 0) {
         return errno == ENOENT ? HEARTH_ERR_NOT_FOUND : HEARTH_ERR_IO;
     }
-    (void)hearth_directory_flock(fd, LOCK_SH); /* a gc that has it is about to remove it, and quick */
+    (void)hearth_directory_flock(fd, LOCK_SH); /* blocks only while a gc removes the directory */
     struct stat st;
     if (fstat(fd, &st) != 0 || st.st_nlink == 0) {
         (void)close(fd);
@@ -193,7 +193,7 @@ static int hold_model_locked(struct hearth_directory *directory, struct hearth_m
     return HEARTH_OK;
 }
 
-/* The line for people; a failure to write it is harmless. */
+/* Writes the line for people who look into the directory; a failure is harmless. */
 static void write_about(struct hearth_directory *directory, struct hearth_model_id model, const char *about) {
     char now[1024], want[1024];
     (void)snprintf(want, sizeof want, "%s", about);

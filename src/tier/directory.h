@@ -27,9 +27,9 @@
 
 struct hearth_directory;
 
-/* Opens (and makes, with `create`) a directory. Refuses one that belongs to another user; takes rights of others away
- * from it, or refuses it if it was not hearth's before and is not empty. Errors: IO, NOT_FOUND (without `create`),
- * NOMEM; one clear line in `msg`. */
+/* Opens a directory, and makes it with `create`. Refuses one that belongs to another user, or that others may use and
+ * that was not hearth's before unless it is empty; else takes rights of others away. Errors: IO, NOT_FOUND (without
+ * `create`), NOMEM; one clear line in `msg`. */
 int hearth_directory_open(const char *path, bool create, struct hearth_directory **out, struct hearth_errmsg *msg);
 void hearth_directory_close(struct hearth_directory *directory); /* NULL is allowed */
 const char *hearth_directory_path(const struct hearth_directory *directory);
@@ -40,10 +40,10 @@ struct hearth_model_id {
     char hex[33];
 };
 struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t page_tokens);
-/* Makes a model's directory and its `about` file. From then on until the handle is closed, no gc takes the directory
- * for a left one (a shared flock on it). Errors: IO, NOMEM. */
+/* Makes a model's directory and its `about` file. Until the handle is closed a shared flock keeps every gc from
+ * removing the directory. Errors: IO, NOMEM. */
 int hearth_directory_add_model(struct hearth_directory *directory, struct hearth_model_id model, const char *about);
-/* The first line of `about`, "" without one. */
+/* Copies the first line of `about`; "" if there is none. */
 void hearth_directory_about(struct hearth_directory *directory, struct hearth_model_id model, char *out, size_t cap);
 /* Calls `visit` for each model; stops when it returns false. */
 int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(void *user, struct hearth_model_id model),
@@ -68,13 +68,13 @@ struct hearth_file {
  * Errors: IO, NOMEM. */
 int hearth_directory_walk(struct hearth_directory *directory, struct hearth_model_id model, int shard,
                           bool (*visit)(void *user, const struct hearth_file *file), void *user);
-/* The shard's modification time in nanoseconds, 0 when it is not there: another value says that files came or went. */
+/* The shard's modification time in nanoseconds, 0 if there is no shard. If it changes, files were added or removed. */
 int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct hearth_model_id model, int shard);
 
 /* Opens for reading: a plain file of this user, not through a link, never blocking. Errors: NOT_FOUND; STATE (it is
  * something else: quarantine it); IO. The descriptor is the caller's. */
 int hearth_file_open(struct hearth_directory *directory, const struct hearth_file_id *id, int *fd);
-/* Likewise, with what fstat says. */
+/* The same, with the result of fstat. */
 int hearth_file_stat(struct hearth_directory *directory, const struct hearth_file_id *id, struct hearth_file *file,
                      uint32_t *hits);
 
@@ -88,10 +88,10 @@ int hearth_file_create(struct hearth_directory *directory, struct hearth_model_i
                        struct hearth_file_draft *draft);
 /* Notes the owner of the state that the file will hold; 0: it is not known. */
 void hearth_file_own(const struct hearth_file_draft *draft, uint64_t owner);
-/* What was noted; 0: nothing, or it cannot be read. */
+/* The owner that was noted; 0: none, or it cannot be read. */
 uint64_t hearth_file_owner(struct hearth_directory *directory, const struct hearth_file_id *id);
-/* Gives the file its stamp and its name; it is written and synced (by the caller), and closed here. Making the name
- * outlast a power cut takes hearth_file_sync_shard(). On failure the draft is gone. Errors: IO. */
+/* Stamps the file, gives it its name and closes it; the caller has written and synced it. hearth_file_sync_shard()
+ * makes the name outlast a power cut. On failure the draft is gone. Errors: IO. */
 int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_draft *draft,
                         const struct hearth_file_id *id, const struct timespec *stamp);
 void hearth_file_discard(struct hearth_directory *directory, struct hearth_file_draft *draft);
@@ -101,14 +101,14 @@ int hearth_file_sync_shard(struct hearth_directory *directory, const struct hear
 int hearth_file_remove(struct hearth_directory *directory, const struct hearth_file_id *id);
 /* Moves whatever has this name to bad/, logs one line with the count so far, and keeps bad/ small (64 items). */
 void hearth_file_quarantine(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why);
-/* How many were quarantined through this handle. */
+/* How many files were quarantined through this handle. */
 uint64_t hearth_directory_bad(const struct hearth_directory *directory);
 
 /* ---- use ---- */
 
-/* The modification time of a file that was used at `used_us` (Unix) with state that ends at position `pos`: one
- * microsecond older per position, so that what hangs on something is older than it and goes first; a day older when it
- * is a snapshot that was superseded. */
+/* The modification time for a file that was used at `used_us` (Unix) with state that ends at `pos`. It is one
+ * microsecond older per position, so that children are older than their parents and are removed first, and a day older
+ * for a superseded snapshot. */
 struct timespec hearth_file_stamp(int64_t used_us, int32_t pos, bool superseded);
 /* Sets the stamp and adds to the hits. */
 int hearth_file_touch(struct hearth_directory *directory, const struct hearth_file_id *id, const struct timespec *stamp,
@@ -117,8 +117,8 @@ int hearth_file_touch(struct hearth_directory *directory, const struct hearth_fi
 /* ---- the budget ---- */
 
 struct hearth_gc {
-    uint64_t budget_bytes, need_bytes; /* afterwards at most budget - need bytes are left */
-    double share;                      /* of these, one owner may hold while others want room (tier/share.h); 0: any */
+    uint64_t budget_bytes, need_bytes; /* at most budget - need bytes are left afterwards */
+    double share; /* the part that one owner may hold while others want room (tier/share.h); 0: any */
     /* Called for each file that is removed; may be NULL. */
     void (*removed)(void *user, const struct hearth_file *file);
     /* Called now and then: files seen, files in all (0: not known yet); may be NULL. */
@@ -128,22 +128,21 @@ struct hearth_gc {
     uint64_t removed_files, removed_bytes; /* out */
 };
 /* Removes the files that were unused for longest, of all models and as far as shares allow, until the budget is kept;
- * also what dead processes left in tmp/, and models' directories that are empty. One process at a time: others wait for
- * the lock. A dead process holds nothing. Errors: IO (with errno), NOMEM. */
+ * also drafts of dead processes and empty directories of models. One process does so at a time; others wait for its
+ * lock, which ends with the process. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
-/* Removes a model with all that is in it, also what is not an item (transcripts), unless a server uses it. Errors: BUSY
- * and INVALID (a directory of such a name that no server has made; then nothing is removed), NOT_FOUND, IO (something
- * is left; errno). */
+/* Removes a model with everything in its directory (transcripts, too), unless a server uses it. Errors: BUSY, INVALID
+ * (no server has made this directory; nothing is removed), NOT_FOUND, IO (something is left; errno). */
 int hearth_directory_remove_model(struct hearth_directory *directory, struct hearth_model_id model);
 
-/* What is there besides the files of items. */
+/* What the directory holds besides the files of items. */
 struct hearth_directory_rest {
     uint64_t bad_files, bad_bytes;     /* quarantined */
-    uint64_t draft_files, draft_bytes; /* in tmp/, of all models; being written, or left by dead processes */
-    uint64_t other_bytes;              /* in the directories of models: transcripts, and what is not hearth's */
+    uint64_t draft_files, draft_bytes; /* in tmp/ of all models: being written, or left by dead processes */
+    uint64_t other_bytes;              /* in directories of models: transcripts, and files that are not hearth's */
 };
 void hearth_directory_rest(struct hearth_directory *directory, struct hearth_directory_rest *rest);
-/* Removes what was quarantined. Returns how many. */
+/* Removes what was quarantined. Returns how many files. */
 uint64_t hearth_directory_empty_bad(struct hearth_directory *directory);
 
 /* Free bytes of the file system, for this user. */
@@ -151,14 +150,14 @@ uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory);
 
 /* ---- its users ---- */
 
-/* From now until the handle is closed, the others see that a server uses the directory. */
+/* Shows other processes, until the handle is closed, that a server uses the directory. */
 void hearth_directory_enter(struct hearth_directory *directory);
 void hearth_directory_leave(struct hearth_directory *directory);
-/* Whether another handle has entered, of this process or of any; false before this one has. */
+/* Whether another handle, of any process, has entered the directory; false before this one has. */
 bool hearth_directory_is_shared(struct hearth_directory *directory);
 
-/* A name of the directory itself, random, which it keeps as long as its state: the file `box`, which is made where
- * there is none. Errors: IO (it cannot be written, nor read), NOMEM. */
+/* The directory's own random name, kept as long as its state, in the file `box`; made if there is none. Errors: IO (it
+ * cannot be written or read), NOMEM. */
 int hearth_directory_identify(struct hearth_directory *directory, struct hearth_digest *out);
 
 #endif

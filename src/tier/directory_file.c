@@ -29,7 +29,7 @@
 #define BAD_BYTES_MAX (1024 * (uint64_t)1048576)
 #define SUPERSEDED_US (86400 * INT64_C(1000000))
 
-/* Something no other writer has, here or on another machine. */
+/* A number that no other writer uses, here or on another machine. */
 static uint64_t unique(void) {
     static _Atomic uint64_t counter;
     uint64_t value;
@@ -80,7 +80,7 @@ int hearth_file_open(struct hearth_directory *directory, const struct hearth_fil
     return open_plain(directory, hearth_directory_file_path(id).text, fd, &st);
 }
 
-/* A number that was noted; 0 where there is none, or the file system has no such attributes. */
+/* A noted number; 0: none, or the file system has no such attributes. */
 static uint64_t read_number(int fd, const char *name) {
     char text[24];
     const ssize_t n = fgetxattr(fd, name, text, sizeof text - 1);
@@ -205,7 +205,7 @@ void hearth_file_quarantine(struct hearth_directory *directory, const struct hea
     const struct hearth_directory_path from = hearth_directory_file_path(id);
     char to[256], name[64], hex[33];
     if (hearth_directory_is_linked(directory, from.text)) {
-        return; /* it is another program's */
+        return; /* it belongs to another program */
     }
     hearth_digest_hex(id->name, hex);
     (void)snprintf(name, sizeof name, "%s.%s", hex, id->kind == HEARTH_RECORD_PAGE ? "page" : "snap");

@@ -84,7 +84,7 @@ static void clean_draft(struct hearth_directory *directory, const char *path) {
     if (fstatat(directory->fd, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return;
     }
-    if (!S_ISREG(st.st_mode)) { /* no file of hearth's */
+    if (!S_ISREG(st.st_mode)) { /* not a file of hearth's */
         (void)unlinkat(directory->fd, path, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0);
         return;
     }
@@ -135,7 +135,7 @@ static void remove_frame(struct hearth_directory *directory, struct hearth_model
     for (size_t i = 0; i < n && empty; i++) {
         empty = is_shard(names[i]) || strcmp(names[i], "about") == 0 || strcmp(names[i], "tmp") == 0;
     }
-    for (size_t i = 0; i < n && empty; i++) { /* an rmdir that fails leaves what is worth leaving */
+    for (size_t i = 0; i < n && empty; i++) { /* rmdir() fails for a directory with anything else in it */
         empty = strcmp(names[i], "about") == 0 ||
                 unlinkat(directory->fd, hearth_directory_in_model(model, names[i]).text, AT_REMOVEDIR) == 0;
     }
@@ -186,7 +186,7 @@ static bool share_out(struct sweep *sweep, uint64_t most) {
     return true;
 }
 
-/* Removes one file. What is no longer there counts as gone, not as removed. */
+/* Removes one file. A file that is no longer there counts as gone, not as removed. */
 static void evict(struct sweep *sweep, struct gc_candidate *victim) {
     struct hearth_gc *gc = sweep->gc;
     const struct hearth_file file = {.id = id_of(sweep, victim), .bytes = victim->bytes, .stamp_us = victim->stamp_us};
@@ -194,7 +194,7 @@ static void evict(struct sweep *sweep, struct gc_candidate *victim) {
     const struct hearth_directory_path path = hearth_directory_file_path(&file.id);
     const int rc = fstatat(sweep->directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW);
     if (rc == 0 && (int64_t)st.st_mtim.tv_sec * 1000000 + st.st_mtim.tv_nsec / 1000 > victim->stamp_us) {
-        return; /* it is needed after all */
+        return; /* it was used meanwhile */
     }
     int err = rc == 0 ? hearth_file_remove(sweep->directory, &file.id) : HEARTH_ERR_NOT_FOUND;
     if (err == HEARTH_ERR_STATE) {
@@ -249,7 +249,7 @@ static int take_lock(struct hearth_directory *directory) {
     const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     int fd = openat(directory->fd, HEARTH_DIRECTORY_LOCK, O_RDWR | O_CREAT | flags, 0600);
     if (fd < 0) {
-        fd = openat(directory->fd, HEARTH_DIRECTORY_LOCK, O_RDONLY | flags); /* read-only: there may be drafts */
+        fd = openat(directory->fd, HEARTH_DIRECTORY_LOCK, O_RDONLY | flags); /* enough for a lock */
     }
     if (fd >= 0 && hearth_directory_flock(fd, LOCK_EX) != 0 && errno != ENOTSUP && errno != ENOLCK) {
         (void)close(fd);

@@ -11,9 +11,9 @@
 struct hearth_directory {
     int fd; /* of the directory; everything is relative to it */
     char *path;
-    _Atomic uint64_t bad; /* quarantined through this handle */
+    _Atomic uint64_t bad; /* files quarantined through this handle */
     pthread_mutex_t mutex;
-    int *held; /* directories of models with a shared lock, so that no gc takes them for left ones */
+    int *held; /* locked directories of models, so that no gc removes them */
     struct hearth_model_id *held_models;
     size_t held_n;
     int users_fd; /* with the lock that tells of this handle; -1: none */
@@ -24,7 +24,7 @@ struct hearth_directory {
 #define HEARTH_DIRECTORY_BOX "box"
 #define HEARTH_DIRECTORY_BAD "bad"
 
-/* Of any file's path relative to the directory. */
+/* Longest path of a file relative to the directory. */
 struct hearth_directory_path {
     char text[160];
 };
@@ -34,12 +34,12 @@ struct hearth_directory_path hearth_directory_in_model(struct hearth_model_id mo
 /* Whether one of the directories that a path goes through is a link (errno is ELOOP then): it is not to be used. */
 bool hearth_directory_is_linked(const struct hearth_directory *directory, const char *path);
 
-/* Makes a directory (0700 whatever the umask); there is one is fine, too. Errors: IO; errno is kept. `made`: NULL, or
- * whether it was not there. */
+/* Makes a directory (0700 whatever the umask); one that exists is fine. Errors: IO, with errno. `made` (or NULL):
+ * whether it was made. */
 int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made);
-/* Fills what stat says of a file, which is all but its id. */
+/* Fills everything but the id from stat's answer. */
 void hearth_directory_describe(const struct stat *st, struct hearth_file *file);
-/* A descriptor of a directory that no link leads to; -1 with errno. */
+/* Opens a directory to which no link leads; -1 with errno. */
 int hearth_directory_descend(const struct hearth_directory *directory, const char *path);
 /* Syncs a directory. Errors: NOT_FOUND, IO. */
 int hearth_directory_sync(struct hearth_directory *directory, const char *path);

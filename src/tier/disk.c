@@ -56,7 +56,7 @@ static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
 
 /* ---- use ---- */
 
-/* Notes that a file has something to tell. Out of memory: its next use will tell. */
+/* Notes that a file's last use is to be told to the file. Out of memory, the next use notes it. */
 static void note_touch_locked(struct disk *disk, struct disk_file *file) {
     if (file->touching || !HEARTH_BUF_ROOM(disk->touched, disk->touched_n, disk->touched_cap)) {
         return;
@@ -75,7 +75,7 @@ static void disk_touch(struct hearth_backing *backing, const struct hearth_backi
             continue;
         }
         if (touches[i].superseded != file->superseded) {
-            file->touched_us = 0; /* that is worth telling at once */
+            file->touched_us = 0; /* worth telling at once */
         }
         file->used_us = now;
         file->pos = touches[i].pos;

@@ -71,7 +71,7 @@ static void evict(struct disk *disk) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
     int err = hearth_directory_gc(directory, &gc);
     uint64_t files = gc.removed_files, bytes = gc.removed_bytes;
-    if (err == HEARTH_OK && tight && bytes < need) { /* the file system is full before the budget is */
+    if (err == HEARTH_OK && tight && bytes < need) { /* the file system is full although the budget is not */
         gc.budget_bytes = gc.bytes;
         gc.need_bytes = need - bytes;
         err = hearth_directory_gc(directory, &gc);

@@ -34,25 +34,25 @@
 #define DISK_EVENTS_WAITING 4096              /* the scan pauses beyond */
 #define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
 #define DISK_MAINTAIN_NICE 10
-#define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
+#define DISK_WRITER_NICE 5 /* its pace bounds its cost; at nice 19 a turn would wait a second for a busy processor */
 
-/* A file of this model that is there, as far as is known. */
+/* A file of this model, as far as this process knows. */
 struct disk_file {
     struct hearth_link link;       /* disk->files */
     struct disk_file *prev, *next; /* ring of its shard */
     enum hearth_record_kind kind;
     uint64_t bytes;              /* rounded up to blocks */
     uint64_t born, seen;         /* ticks of rescans */
-    int64_t used_us, touched_us; /* Unix: last use; last use that the file itself says */
+    int64_t used_us, touched_us; /* Unix time of the last use, and of the last use that the file itself tells */
     int32_t pos;
-    uint32_t hits;             /* since touched_us */
+    uint32_t hits;             /* uses since touched_us */
     bool superseded, touching; /* touching: its name is in disk->touched */
 };
 
 struct disk_shard {
     struct disk_file ring; /* head */
-    int64_t time;          /* when it last changed; of the maintenance thread */
-    bool again;            /* the time is too fresh to tell; of the maintenance thread */
+    int64_t time;          /* the last change; the maintenance thread's own */
+    bool again;            /* `time` is too recent to be sure; the maintenance thread's own */
 };
 
 struct disk_read {
@@ -60,12 +60,12 @@ struct disk_read {
     struct disk_read *next;
     bool done;
     struct hearth_file_id id;
-    uint64_t known_bytes; /* as the table has it; 0: not there */
+    uint64_t known_bytes; /* size in the table; 0: not there */
     /* the reader's own */
     int fd;
-    int64_t begun_us; /* hearth_clock_us() when it was taken */
+    int64_t begun_us; /* hearth_clock_us() when a thread took it */
     uint64_t size;
-    bool direct;   /* past the page cache */
+    bool direct;   /* it bypasses the page cache */
     uint8_t *head; /* the first head_len bytes */
     size_t head_len;
     struct hearth_buf body; /* the rest */
@@ -81,7 +81,7 @@ struct disk_job {
     int group;
     struct hearth_record *record;
     struct hearth_blob *blob; /* NULL: no state */
-    uint64_t bytes;           /* what it holds of the queue */
+    uint64_t bytes;           /* the bytes it counts for in the queue */
     bool replaces;
     struct hearth_digest replaced;
     /* the writer's own */
@@ -90,14 +90,14 @@ struct disk_job {
     int error; /* errno */
     struct hearth_file_draft draft;
     struct hearth_buf header, payload;
-    const void *state; /* what stands behind the header */
+    const void *state; /* the bytes behind the header */
     size_t state_len;
     uint64_t file_bytes;
     bool direct;
     struct hearth_io_op op;
 };
 
-/* Jobs that seem to be of one conversation: each hangs on the one before. */
+/* Jobs that seem to belong to one conversation: each item hangs on the one before. */
 struct disk_group {
     uint64_t last_put; /* 0: never used */
     size_t queued;
@@ -124,8 +124,8 @@ struct disk {
     struct hearth_seal *seal;
     pthread_mutex_t lock;
 
-    struct hearth_directory *directory; /* replaced when it was removed; hearth_disk_directory() */
-    struct disk_retired *retired;       /* handles that others may still use */
+    struct hearth_directory *directory; /* replaced after it was removed; hearth_disk_directory() */
+    struct disk_retired *retired;       /* old handles that other threads may still use */
 
     struct hearth_events events;
     size_t event_count;
@@ -152,25 +152,25 @@ struct disk {
     struct disk_group groups[DISK_GROUPS];
     uint64_t puts;
     bool writing;                /* a batch is being written */
-    int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
+    int64_t allowance, paced_us; /* bytes that may be written now (negative: wait); when that was computed */
     int64_t backoff_us, retry_at_us, probe_bytes;
-    int failed_error; /* errno of what made it fail, and what was said of it */
+    int failed_error; /* errno of what made it fail, and of what was last reported */
     char failed_trouble[sizeof((struct hearth_backing_stats *)0)->trouble];
     pthread_cond_t write_cond;
 
     /* removing */
     struct disk_removal *removals, **removals_end;
-    bool removals_due; /* some of them may be carried out now */
+    bool removals_due; /* some removals may be carried out now */
 
     /* the budget */
     bool counted;       /* stats.files and .bytes are known, the budget is kept */
-    uint64_t published; /* bytes written by this process since the last count */
+    uint64_t published; /* bytes that this process has written since the last count */
     bool gc_wanted, gc_busy;
-    bool gc_tight; /* the file system is full, whatever the budget says */
+    bool gc_tight; /* make room although the budget is kept, because the file system is full */
     uint64_t gc_need;
     pthread_cond_t maintain_cond, gc_cond; /* something to do; an eviction has ended */
 
-    struct hearth_backing_stats stats; /* but bad */
+    struct hearth_backing_stats stats; /* all but `bad` */
     bool stop;                         /* readers and maintenance thread end */
     bool stop_writer;
     int64_t deadline_us; /* of stop_writer */
@@ -184,20 +184,20 @@ struct disk {
 void hearth_disk_lock(struct disk *disk);
 void hearth_disk_unlock(struct disk *disk);
 struct hearth_directory *hearth_disk_directory(struct disk *disk);
-/* Opens the directory anew, when it was removed. False: it cannot be made (errno). */
+/* Opens the directory again after it was removed. False: it cannot be made (errno). */
 bool hearth_disk_reopen(struct disk *disk);
-/* Whether readers and maintenance thread are to end. */
+/* Whether readers and maintenance thread must end. */
 bool hearth_disk_stopped(struct disk *disk);
 void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev);
-/* An event of its own. False: out of memory. */
+/* Posts an event that answers no request. False: out of memory. */
 bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
 struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);
-/* Adds a file that is not there yet. `touched_us`: Unix time of the last use that it tells, 0: unknown. False: out of
+/* Adds a file to the table. `touched_us`: Unix time of the last use that the file tells, 0: unknown. False: out of
  * memory. */
 bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us);
-/* Forgets a file that is no longer there; `counts`: its bytes go from the total. */
+/* Drops a file from the table; `counts`: its bytes leave the total. */
 void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts);
-/* Quarantines a file and forgets it. */
+/* Quarantines a file and drops it from the table. */
 void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why);
 /* Learns how large the state of a whole page is. */
 void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
@@ -213,7 +213,7 @@ struct disk_files { /* a list of what a walk has seen */
     struct hearth_file *v;
     size_t n, cap;
 };
-/* For hearth_directory_walk(): `list` is a struct disk_files. False: out of memory. */
+/* A visitor for hearth_directory_walk() that adds to the struct disk_files `list`. False: out of memory. */
 bool hearth_disk_files_add(void *list, const struct hearth_file *file);
 
 /* ---- disk_read.c ---- */
@@ -226,15 +226,15 @@ void hearth_disk_drop_reads(struct disk *disk);
 
 bool hearth_disk_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                      const struct hearth_digest *replaces);
-/* Answers a job and gives its memory away. */
+/* Answers a job, and frees it with the event. */
 void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_backing_event_type type);
-/* Answers the jobs of this name that are queued by DROPPED. */
+/* Answers the queued jobs of this name with DROPPED. */
 void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name);
-/* Whether one of this name is being written. */
+/* Whether a job of this name is being written. */
 bool hearth_disk_writes_locked(struct disk *disk, struct hearth_digest name);
 /* Takes a job from the queue. */
 void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job);
-/* Answers all that is queued by DROPPED. */
+/* Answers all queued jobs with DROPPED. */
 void hearth_disk_drop_queue_locked(struct disk *disk);
 
 /* ---- disk_write.c ---- */
@@ -247,12 +247,12 @@ void *hearth_disk_maintainer(void *disk);
 
 /* ---- disk_budget.c ---- */
 
-/* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: although the budget is kept. False:
- * the budget has none. */
+/* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: even if the budget is kept. False:
+ * the budget has no room. */
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
-/* Removals and evictions that are due; they do not wait for a long task of the maintenance thread. */
+/* Carries out removals and evictions that are due, also during a long task of the maintenance thread. */
 void hearth_disk_evict_and_remove(struct disk *disk);
-/* Says that bytes were written, and asks for an eviction when it is time. */
+/* Counts bytes that were written, and asks for an eviction when one is due. */
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
 
 /* ---- disk_health.c ---- */
@@ -263,17 +263,17 @@ void hearth_disk_health(struct disk *disk);
 /* ---- disk_remove.c ---- */
 
 bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind);
-/* Carries out what can be carried out now. The maintenance thread's. */
+/* Carries out the removals that can be carried out now. On the maintenance thread. */
 void hearth_disk_removals(struct disk *disk);
 void hearth_disk_drop_removals(struct disk *disk);
 
 /* ---- disk_scan.c ---- */
 
 enum disk_verdict { DISK_GOOD, DISK_GONE, DISK_ALIEN, DISK_BAD, DISK_UNREADABLE };
-/* Reads a file's header. GOOD: it is in the table now, and with `tell` FOUND is said. BAD: it was quarantined. */
+/* Reads a file's header. GOOD: the file is in the table, and with `tell` reported as FOUND. BAD: it was quarantined. */
 enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_file_id *id, bool tell);
-/* Examines many on several threads while the maintenance thread does its chores; then `also`, if not NULL, on the
- * maintenance thread first. */
+/* Examines many files on several threads while the maintenance thread does its chores. `also` (or NULL) runs on the
+ * maintenance thread before. */
 void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, void (*also)(struct disk *disk));
 /* The scan at the start. */
 void hearth_disk_scan(struct disk *disk);

@@ -15,7 +15,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define LITTLE_ROOM (1024 * MIB)
 
-/* Two servers may have one directory, but both should be meant: they keep one budget. */
+/* Says when two servers use one directory: they may, but they share one budget, so both should be meant to. */
 static void update_shared(struct disk *disk) {
     const bool shared = hearth_directory_is_shared(hearth_disk_directory(disk));
     hearth_disk_lock(disk);

@@ -65,7 +65,7 @@ static int part_count(const struct hearth_io_op *op) {
     return op->parts[1].iov_len > 0 ? 2 : 1;
 }
 
-/* Takes `bytes` off the front of the parts. True: nothing is left. */
+/* Removes `bytes` from the front of the parts. True: nothing is left. */
 static bool advance(struct hearth_io_op *op, uint64_t bytes) {
     op->done += bytes;
     while (bytes >= op->parts[0].iov_len) {
@@ -94,7 +94,7 @@ static bool complete(struct hearth_io_op *op, int64_t result) {
         return true;
     }
     if (result == 0) {
-        op->error = op->kind == HEARTH_IO_WRITE ? EIO : 0; /* nothing moved and no reason: do not try for ever */
+        op->error = op->kind == HEARTH_IO_WRITE ? EIO : 0; /* nothing moved, without a reason: do not try for ever */
         return true;
     }
     return advance(op, (uint64_t)result) || (op->enough > 0 && op->done >= op->enough);
@@ -172,7 +172,7 @@ static void ring_submit(struct hearth_io *io, struct hearth_io_op *op) {
     do {
         rc = io_uring_submit(&io->ring);
     } while (rc == -EINTR || rc == -EAGAIN || rc == -EBUSY);
-    HEARTH_ASSERT(rc >= 0); /* the kernel knows the ring: anything else is misuse of it */
+    HEARTH_ASSERT(rc >= 0); /* the kernel knows the ring: any other answer is misuse */
 }
 
 static struct hearth_io_op *ring_reap(struct hearth_io *io, bool wait) {
@@ -253,7 +253,7 @@ void hearth_io_submit(struct hearth_io *io, struct hearth_io_op *op) {
     HEARTH_ASSERT(io->in_flight < io->depth);
     op->done = 0;
     op->error = 0;
-    if (op->parts[0].iov_len == 0) { /* the first part is never empty unless both are */
+    if (op->parts[0].iov_len == 0) { /* the first part is empty only if both are */
         op->parts[0] = op->parts[1];
         op->parts[1] = (struct iovec){0};
     }
@@ -348,7 +348,8 @@ void hearth_io_step_back(int nice) {
     if (nice <= 0) {
         return;
     }
-    /* On Linux both are a thread's own, in spite of the names. Where they are refused, all is only a little slower. */
+    /* On Linux both priorities belong to a thread, in spite of the names. Where they are refused, it is only a little
+     * slower. */
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice);
     (void)syscall(SYS_ioprio_set, WHO_PROCESS, 0, CLASS_BEST_EFFORT << CLASS_SHIFT | LOWEST);
 }

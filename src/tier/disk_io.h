@@ -16,25 +16,26 @@ enum hearth_io_kind { HEARTH_IO_READ, HEARTH_IO_WRITE, HEARTH_IO_SYNC };
 struct hearth_io_op {
     enum hearth_io_kind kind;
     int fd;
-    uint64_t offset;       /* in the file */
+    uint64_t offset;       /* position in the file */
     struct iovec parts[2]; /* changed while it runs */
-    uint64_t enough;       /* of a read: it is over when so many bytes came; 0: all of the parts */
+    uint64_t enough;       /* for a read: over once so many bytes came; 0: once all parts are full */
     void *user;
     /* the answer */
     uint64_t done; /* bytes; a read ends early only where the file ends, a write never */
-    int error;     /* errno, 0 if all went well */
+    int error;     /* errno; 0: success */
     /* the queue's own */
     struct hearth_io_op *next;
 };
 
 struct hearth_io;
 
-/* At most `depth` operations at a time. `nice`: of the threads that it starts. NULL: out of memory or threads. */
+/* Makes a queue for at most `depth` operations at a time. `nice`: of the threads that it starts. NULL: out of memory or
+ * threads. */
 struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice);
-void hearth_io_destroy(struct hearth_io *io); /* nothing may be in flight; NULL is allowed */
+void hearth_io_destroy(struct hearth_io *io); /* no operation may be in flight; NULL is allowed */
 /* Starts an operation; it is answered by hearth_io_reap(). */
 void hearth_io_submit(struct hearth_io *io, struct hearth_io_op *op);
-/* An operation that has ended, or NULL: none has, and with `wait` none is in flight. */
+/* An operation that has ended. NULL: none has; with `wait`, none is in flight. */
 struct hearth_io_op *hearth_io_reap(struct hearth_io *io, bool wait);
 
 /* ---- now, on this thread ---- */
@@ -48,14 +49,14 @@ int64_t hearth_io_size(int fd);
 bool hearth_io_cached(int fd, uint64_t size);
 /* Asks the kernel to read a whole file ahead. */
 void hearth_io_expect(int fd, uint64_t size);
-/* Nothing but the beginning will be read. */
+/* Says that only the beginning of the file will be read. */
 void hearth_io_expect_little(int fd);
-/* From now on, or no longer, past the page cache: memory, offsets and lengths must be multiples of 4096. False: this
+/* Switches bypassing the page cache on or off; then memory, offsets and lengths must be multiples of 4096. False: this
  * file system cannot. */
 bool hearth_io_direct(int fd, bool on);
 /* Cuts a file. Errors: -errno. */
 int hearth_io_cut(int fd, uint64_t size);
-void hearth_io_close(int fd); /* keeps errno */
+void hearth_io_close(int fd); /* errno stays */
 /* Lowers the calling thread's claim on processors and on the disk. */
 void hearth_io_step_back(int nice);
 

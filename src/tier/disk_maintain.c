@@ -18,7 +18,7 @@
 
 /* ---- rescans ---- */
 
-/* Compares what a walk that began at `tick` has seen with the table; fills what is new. */
+/* Compares the table with what a walk that began at `tick` has seen; fills the list of new files. */
 static void compare(struct disk *disk, int shard, uint64_t tick, const struct disk_files *seen,
                     struct disk_files *new_ones) {
     hearth_disk_lock(disk);
@@ -27,7 +27,7 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
         if (file) {
             file->seen = tick;
         } else if (hearth_table_find(&disk->jobs, seen->v[i].id.name)) {
-            disk->shards[shard].again = true; /* the writer sees to it; otherwise next time */
+            disk->shards[shard].again = true; /* the writer handles it, or else the next rescan */
         } else {
             (void)hearth_disk_files_add(new_ones, &seen->v[i]);
         }
@@ -84,7 +84,7 @@ struct telling {
     uint32_t hits;
 };
 
-/* Takes what is due from the list; with `all`, everything. NULL when there is nothing. The caller frees. */
+/* Takes the touches that are due off the list; with `all`, every one. NULL: there are none. The caller frees. */
 static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
     const int64_t now = hearth_clock_unix_us();
     size_t left = 0;
@@ -125,7 +125,7 @@ static void tell_touches(struct disk *disk, bool all) {
     free(due);
 }
 
-/* Makes memory ready for pages that will be read, as much as the process wants (base/prefault.h). */
+/* Prepares memory for pages that will be read, as much as the process wants (base/prefault.h). */
 static void prefault_pages(struct disk *disk) {
     hearth_disk_lock(disk);
     const size_t len = disk->page_bytes;

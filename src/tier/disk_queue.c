@@ -17,7 +17,7 @@
 
 #include <stdlib.h>
 
-#define JOB_BYTES 512 /* of memory, beside the state and the tokens */
+#define JOB_BYTES 512 /* of memory for a job, beside state and tokens */
 
 /* ---- answers ---- */
 
@@ -35,7 +35,7 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_backing_event){.type = type, .name = job->link.key};
     hearth_disk_post_locked(disk, &job->ev);
-    if (disk->removals) { /* one may have waited for it */
+    if (disk->removals) { /* a removal may have waited for this job */
         disk->removals_due = true;
         (void)pthread_cond_signal(&disk->maintain_cond);
     }
@@ -83,7 +83,7 @@ void hearth_disk_drop_queue_locked(struct disk *disk) {
 
 /* ---- groups ---- */
 
-/* Whether the tokens of a record agree with those of a group's last item, as far as both go. */
+/* Whether the tokens of a record agree with those of the group's last item, as far as both go. */
 static bool agrees(const struct disk_group *group, const struct hearth_record *record) {
     const size_t n = hearth_record_tokens(record), m = group->tokens.n;
     return hearth_tokens_common(group->tokens.v, m, record->tokens, n) == (n < m ? n : m);
@@ -97,8 +97,8 @@ static bool continues(const struct disk_group *group, const struct hearth_record
                                                           : hearth_digest_equal(group->end, record->base);
 }
 
-/* The group of a record, which becomes the newest. The one that was quiet for longest makes way for a new one, if
- * possible one without jobs. */
+/* The group of a record, which becomes the newest. If there is none, the group that was quiet for longest is replaced,
+ * preferably one without jobs. */
 static int group_of(struct disk *disk, const struct hearth_record *record) {
     int best = -1, victim = 0;
     for (int i = 0; i < DISK_GROUPS; i++) {
@@ -118,11 +118,11 @@ static int group_of(struct disk *disk, const struct hearth_record *record) {
     if (n == (size_t)disk->params.page_tokens) {
         group->end = hearth_record_next(record->base, record->tokens, n);
     }
-    (void)hearth_tokens_assign(&group->tokens, record->tokens, n); /* or the group is found a little less well */
+    (void)hearth_tokens_assign(&group->tokens, record->tokens, n); /* out of memory: the group is found less often */
     return (int)(group - disk->groups);
 }
 
-/* Makes the queue fit. The last job may be among what goes. */
+/* Drops jobs until the queue fits, perhaps the newest one, too. */
 static void shed_locked(struct disk *disk) {
     while (disk->stats.queued_bytes > disk->params.queue_bytes && disk->queue.next != &disk->queue) {
         int oldest = -1;
@@ -141,7 +141,7 @@ static void shed_locked(struct disk *disk) {
         }
         HEARTH_ASSERT(deepest != NULL);
         if (deepest->prev == &disk->queue && deepest->next == &disk->queue && !disk->writing) {
-            break; /* alone it may be as large as it likes */
+            break; /* a single item may have any size */
         }
         drop_locked(disk, deepest);
     }

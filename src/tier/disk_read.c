@@ -44,7 +44,7 @@ bool hearth_disk_get(struct hearth_backing *backing, struct hearth_digest name) 
     return true;
 }
 
-/* The next request; NULL when there is none now, or with `wait` when all is over. */
+/* Takes the next request. NULL: there is none now; with `wait`: the threads are to end. */
 static struct disk_read *take(struct disk *disk, bool wait) {
     struct disk_read *read = NULL;
     hearth_disk_lock(disk);
@@ -68,7 +68,7 @@ static struct disk_read *take(struct disk *disk, bool wait) {
     return read;
 }
 
-/* Reads overlap: each has an id. */
+/* Reads overlap, so each span has an id. */
 static void put_span(const struct disk_read *read) {
     struct hearth_span span = {.track = HEARTH_TRACK_DISK,
                                .category = "disk",
@@ -81,7 +81,7 @@ static void put_span(const struct disk_read *read) {
     hearth_span_put(&span);
 }
 
-/* Answers it, and what waited behind it. */
+/* Answers a request, and the finished ones that had to wait for it. */
 static void deliver(struct disk *disk, struct disk_read *read, int err) {
     free(read->head);
     read->head = NULL;
@@ -100,7 +100,7 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         disk->stats.read_bytes += read->size;
     } else if (err == HEARTH_ERR_IO) {
         disk->stats.io_errors++;
-    } else if (err == HEARTH_ERR_NOT_FOUND || err == HEARTH_ERR_STATE) { /* whatever was known of it */
+    } else if (err == HEARTH_ERR_NOT_FOUND || err == HEARTH_ERR_STATE) { /* forget what was known of the file */
         struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
         if (file) {
             hearth_disk_forget_locked(disk, file, true);
@@ -139,7 +139,7 @@ static int quarantine(struct disk *disk, const struct disk_read *read, const cha
     return HEARTH_ERR_STATE;
 }
 
-/* Fills the operation. */
+/* Fills the operation's parts. */
 static void aim(struct disk_read *read) {
     read->op = (struct hearth_io_op){
         .kind = HEARTH_IO_READ,
@@ -151,7 +151,7 @@ static void aim(struct disk_read *read) {
     };
 }
 
-/* True when the file system refused to read past the page cache after all: it is to be read as others are. */
+/* Whether the file system refused to bypass the page cache after all: then the file is read like others. */
 static bool refused(struct disk_read *read) {
     if (!read->direct || read->op.error != EINVAL || !hearth_io_direct(read->fd, false)) {
         return false;
@@ -161,7 +161,7 @@ static bool refused(struct disk_read *read) {
     return true;
 }
 
-/* Opens the file and fills the operation. Errors: the answer. */
+/* Opens the file and fills the operation. Errors: what to answer. */
 static int begin(struct disk *disk, struct disk_read *read) {
     if (read->known_bytes == 0) {
         return HEARTH_ERR_NOT_FOUND;
@@ -178,7 +178,7 @@ static int begin(struct disk *disk, struct disk_read *read) {
         return HEARTH_ERR_IO;
     }
     read->size = (uint64_t)size;
-    /* A file never changes; and a file that was blown up is not given memory. */
+    /* A file never changes its size. One that has grown is damaged and gets no memory. */
     if (hearth_disk_blocks(read->size) != read->known_bytes) {
         return quarantine(disk, read, "its length has changed");
     }
@@ -208,7 +208,7 @@ static int begin(struct disk *disk, struct disk_read *read) {
     return HEARTH_OK;
 }
 
-/* Copies bytes of the file from the two blocks. */
+/* Copies bytes of the file out of the two blocks. */
 static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_t len) {
     size_t n = 0;
     if (from < read->head_len) {
@@ -220,7 +220,7 @@ static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_
     }
 }
 
-/* Moves the border between the blocks to where the header ends. Rare. */
+/* Moves the border between the blocks to the end of the header. Rarely needed. */
 static int reshape(struct disk_read *read, size_t header_bytes) {
     const size_t rest = (size_t)read->size - header_bytes;
     uint8_t *head = malloc(header_bytes);
@@ -240,7 +240,7 @@ static int reshape(struct disk_read *read, size_t header_bytes) {
     return HEARTH_OK;
 }
 
-/* Reads the header, whatever its length; afterwards the blocks are header and payload. */
+/* Reads the header, whatever its length; afterwards the blocks hold header and payload. */
 static enum hearth_format_verdict read_header(struct disk *disk, struct disk_read *read,
                                               struct hearth_format_info *info) {
     enum hearth_format_verdict verdict = hearth_format_read(read->head, read->head_len, disk->seal, info);
@@ -271,7 +271,7 @@ static bool is_what_was_asked(const struct disk *disk, const struct disk_read *r
            info->page_tokens == disk->params.page_tokens;
 }
 
-/* The answer to what has arrived. */
+/* Verifies what was read. Returns what to answer. */
 static int finish(struct disk *disk, struct disk_read *read) {
     if (read->op.error != 0) {
         hearth_log(HEARTH_LOG_WARN, "disk: a state file could not be read: %s", strerror(read->op.error));

@@ -34,7 +34,7 @@ bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest nam
     return true;
 }
 
-/* Removes the file. True: the removal is to be answered. What is queued was put later, and will be written. */
+/* Removes the file. True: the removal is to be answered. Jobs in the queue were put later, and will be written. */
 static bool carry_out(struct disk *disk, struct disk_removal *removal) {
     hearth_disk_lock(disk);
     const bool being_written = hearth_disk_writes_locked(disk, removal->id.name);
@@ -44,7 +44,7 @@ static bool carry_out(struct disk *disk, struct disk_removal *removal) {
     }
     hearth_disk_unlock(disk);
     if (being_written) {
-        return false; /* due again when the writer has answered */
+        return false; /* due again once the writer has answered */
     }
     if (hearth_file_remove(hearth_disk_directory(disk), &removal->id) == HEARTH_ERR_IO) {
         const int error = errno;

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define THREADS 8
-#define FEW 32 /* files for which no threads are started */
+#define FEW 32 /* so few files start no threads */
 #define PAUSE_US 100000
 
 /* ---- one header ---- */
@@ -30,7 +30,7 @@ struct header_read {
     uint32_t hits;
     struct hearth_format_info info;
     enum hearth_format_verdict verdict;
-    int error; /* a read that failed */
+    int error; /* errno of a failed read */
 };
 
 static void read_header(const struct disk *disk, int fd, struct header_read *header) {
@@ -57,7 +57,7 @@ static void read_header(const struct disk *disk, int fd, struct header_read *hea
     header->error = got < 0 ? (int)-got : 0;
 }
 
-/* Whether a header that verifies is of the file it is in. NULL, or why not. */
+/* NULL if a header that verifies belongs to the file it is in; else why not. */
 static const char *mismatch(const struct disk *disk, const struct hearth_file_id *id,
                             const struct header_read *header) {
     const struct hearth_format_info *info = &header->info;
@@ -87,11 +87,11 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
         return DISK_GOOD;
     }
     if (tell && hearth_table_find(&disk->jobs, id->name)) {
-        tell = false; /* the writer sees to it */
+        tell = false; /* the writer answers */
     }
     const uint64_t bytes = hearth_disk_blocks((uint64_t)header->size);
     added = added && hearth_disk_add_locked(disk, id, bytes, 0);
-    if (added && disk->stats.scanned) { /* the scan counts by itself */
+    if (added && disk->stats.scanned) { /* during the scan the scan counts */
         disk->stats.files++;
         disk->stats.bytes += bytes;
     }
@@ -189,7 +189,7 @@ static void *pool_main(void *arg) {
 static void pool_start(struct pool *pool, size_t threads) {
     pool->thread_count = 0;
     atomic_store(&pool->next, 0);
-    atomic_store(&pool->running, 1); /* until all are started */
+    atomic_store(&pool->running, 1); /* holds the count above zero until all are started */
     while (pool->thread_count < threads) {
         atomic_fetch_add(&pool->running, 1);
         if (pthread_create(&pool->threads[pool->thread_count], NULL, pool_main, pool) != 0) {
@@ -201,7 +201,8 @@ static void pool_start(struct pool *pool, size_t threads) {
     atomic_fetch_sub(&pool->running, 1);
 }
 
-/* Waits for the threads while the maintenance thread does its chores; without threads does the work. */
+/* Waits for the threads while the maintenance thread does its chores. If no thread could be started, it does the work
+ * itself. */
 static void pool_finish(struct pool *pool) {
     struct disk *disk = pool->disk;
     if (pool->thread_count == 0) {
@@ -224,8 +225,7 @@ static void pool_finish(struct pool *pool) {
     }
 }
 
-/* Waits until the cache has read some of the events. The maintenance thread itself goes on with its chores meanwhile.
- */
+/* Waits until the cache has read some of the events. The maintenance thread meanwhile goes on with its chores. */
 static void wait_for_room(struct disk *disk, bool maintainer) {
     bool full = true;
     while (full) {
@@ -312,7 +312,7 @@ static void count_others(struct disk *disk) {
     hearth_disk_unlock(disk);
 }
 
-/* Brings what the walk saw into one list, newest first, and counts it. */
+/* Merges what the walk saw into one list, newest first, and counts it. */
 static void gather(struct disk *disk, struct pool *pool, struct disk_files *all) {
     struct count count = {.disk = disk};
     for (int i = 0; i < DISK_SHARDS; i++) {
@@ -349,7 +349,7 @@ void hearth_disk_scan(struct disk *disk) {
     hearth_disk_examine_all(disk, &all, count_others);
     hearth_disk_lock(disk);
     disk->stats.scanned = true;
-    disk->counted = true; /* from now on the budget is kept; not before what is damaged is out of the way */
+    disk->counted = true; /* the budget is kept from now on; damaged files are out of the way by now */
     hearth_disk_published_locked(disk, 0);
     (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_SCANNED, (struct hearth_digest){0});
     const size_t found = disk->files.count;

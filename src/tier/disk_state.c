@@ -58,7 +58,7 @@ bool hearth_disk_reopen(struct disk *disk) {
     disk->retired = retired;
     disk->directory = directory;
     hearth_disk_unlock(disk);
-    hearth_directory_leave(retired->directory); /* where it is the same one, this process counts once */
+    hearth_directory_leave(retired->directory); /* if it is the same directory, this process counts once */
     hearth_directory_enter(directory);
     return true;
 }

@@ -35,13 +35,13 @@
 
 #define BATCH_FILES 32
 #define BATCH_BYTES ((uint64_t)32 << 20)
-#define BURST_BYTES ((int64_t)192 << 20)     /* written as fast as it goes */
-#define RATE_BYTES_PER_S ((int64_t)40 << 20) /* after that, for each processor */
+#define BURST_BYTES ((int64_t)192 << 20)     /* bytes written at full speed */
+#define RATE_BYTES_PER_S ((int64_t)40 << 20) /* after that, per processor */
 #define BACKOFF_MIN_US 1000000
 #define BACKOFF_MAX_US 60000000
 #define ROOM_PATIENCE_US 10000000
 #define PROBE_MAX ((uint64_t)1 << 20)
-#define BLOCKS 8 /* under way at a time */
+#define BLOCKS 8 /* blocks under way at a time */
 #define BLOCK_BYTES ((size_t)1 << 20)
 #define DIRECT_MIN 32768 /* bytes of a file */
 
@@ -77,7 +77,7 @@ static void recover(struct disk *disk, bool for_good) {
     disk->stats.failing = false;
     disk->stats.trouble[0] = '\0';
     if (for_good) {
-        disk->backoff_us = 0; /* a probe alone proves little: the next failure waits longer */
+        disk->backoff_us = 0; /* a probe alone proves little: after the next failure the wait is longer */
     }
     hearth_disk_unlock(disk);
     if (ended) {
@@ -86,7 +86,7 @@ static void recover(struct disk *disk, bool for_good) {
     }
 }
 
-/* Whether trying again may help, after having done something about it. */
+/* Does something against the error. Returns whether to try again. */
 static bool remedy(struct disk *disk, int error, uint64_t bytes) {
     switch (error) {
     case ENOSPC:
@@ -143,7 +143,7 @@ static void probe(struct disk *disk) {
 struct write_batch {
     struct disk_job *jobs[BATCH_FILES];
     size_t n;
-    const char *step; /* that failed first */
+    const char *step; /* the first step that failed */
     int error;
     uint64_t failed_bytes;
 };
@@ -158,8 +158,8 @@ static void job_failed(struct write_batch *batch, struct disk_job *job, const ch
     batch->failed_bytes += job->file_bytes;
 }
 
-/* THERE: on disk already, known or put there by another process since the last rescan. REFUSED: another version of
- * hearth has something else of this name there. */
+/* THERE: the file is on disk already, known or put there by another process since the last rescan. REFUSED: another
+ * version of hearth has a different file of this name there. */
 static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
     hearth_disk_lock(disk);
     const bool known = hearth_disk_find_locked(disk, job->id.name) != NULL;
@@ -168,13 +168,14 @@ static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
     return verdict == DISK_GOOD ? DISK_THERE : verdict == DISK_ALIEN ? DISK_REFUSED : DISK_OPEN;
 }
 
-/* The owner as a file names it: hashed with the disk's key, so that files tell owners apart and do not name them. */
+/* The owner for the file's attribute: hashed with the disk's key, so that files tell owners apart without naming them.
+ */
 static uint64_t owner_of(const struct disk *disk, const struct hearth_record *record) {
     const struct hearth_digest hidden = hearth_digest_chain(disk->base.key, &record->owner, sizeof record->owner);
     return record->owner != 0 ? hidden.lo | 1 : 0;
 }
 
-/* Makes the bytes and the draft. */
+/* Makes the job's bytes and its draft. */
 static void prepare(struct disk *disk, struct write_batch *batch, struct disk_job *job) {
     const struct hearth_format_params format = {
         .fingerprint = disk->params.fingerprint,
@@ -210,8 +211,8 @@ static void prepare(struct disk *disk, struct write_batch *batch, struct disk_jo
 struct writer {
     struct disk *disk;
     struct hearth_io *io;
-    uint8_t *blocks;                 /* BLOCKS of BLOCK_BYTES; NULL: no memory, everything is written plainly */
-    struct hearth_io_op ops[BLOCKS]; /* of the blocks; one with an fd below 0 is free */
+    uint8_t *blocks;                 /* BLOCKS of BLOCK_BYTES; NULL: out of memory, everything is written plainly */
+    struct hearth_io_op ops[BLOCKS]; /* of the blocks; one with a negative fd is free */
     size_t under_way;
 };
 
@@ -316,7 +317,7 @@ static void write_all(struct writer *writer, struct write_batch *batch) {
         if (job->fate != DISK_OPEN || !job->direct) {
             continue;
         }
-        if (job->error == EINVAL && hearth_io_direct(job->draft.fd, false)) { /* not so after all */
+        if (job->error == EINVAL && hearth_io_direct(job->draft.fd, false)) { /* refused after all */
             job->error = 0;
             write_plain(writer, job);
         }
@@ -376,7 +377,7 @@ static void publish_all(struct disk *disk, struct write_batch *batch) {
         }
         synced[shard] = true;
         if (errors[shard] != 0) {
-            job_failed(batch, job, "sync", errors[shard]); /* should it be there all the same, it will be found */
+            job_failed(batch, job, "sync", errors[shard]); /* if the file is there all the same, a rescan finds it */
         } else {
             job->fate = DISK_WRITTEN;
         }
@@ -431,7 +432,7 @@ static void answer(struct disk *disk, struct disk_job *job) {
         disk->stats.files++;
         disk->stats.bytes += bytes;
         if (!hearth_disk_find_locked(disk, job->id.name)) {
-            /* without memory the next rescan finds it */
+            /* Out of memory, the next rescan finds it. */
             (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_clock_unix_us());
         }
         hearth_disk_published_locked(disk, bytes);
@@ -448,7 +449,7 @@ static void answer(struct disk *disk, struct disk_job *job) {
     }
 }
 
-/* The budget has no room, and what is there cannot be evicted. */
+/* Drops the batch because the budget has no room and nothing there can be evicted. */
 static void refuse(struct write_batch *batch) {
     hearth_log(HEARTH_LOG_DEBUG, "disk: %zu files are not written: the budget has no room", batch->n);
     for (size_t i = 0; i < batch->n; i++) {
@@ -498,7 +499,7 @@ static void write_batch(struct writer *writer, struct write_batch *batch) {
 
 /* ---- the thread ---- */
 
-/* Fills the allowance for the time that went by. True: it is overdrawn, and `until` says when it will not be. */
+/* Adds to the allowance for the time that went by. True: it is overdrawn, until `until`. */
 static bool paced_locked(struct disk *disk, int64_t *until) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const int64_t rate = RATE_BYTES_PER_S * (cores > 0 ? cores : 1), now = hearth_clock_us();
@@ -512,7 +513,7 @@ static bool paced_locked(struct disk *disk, int64_t *until) {
     return disk->allowance < 0 && !disk->stop_writer;
 }
 
-/* Waits for work. False: it is over. A batch without jobs: it is time for a probe. */
+/* Waits for work. False: the thread ends. A batch without jobs: it is time for a probe. */
 static bool collect(struct disk *disk, struct write_batch *batch) {
     uint64_t bytes = 0;
     batch->n = 0;

@@ -1,6 +1,6 @@
-/* What a tier has to tell the cache, in order, from any of its threads: a queue with a way to wait for it.
+/* The queue of events from a tier to the cache: any thread adds, the engine's thread takes or waits.
  *
- * An event is the first member of what brings it about, so that an answer never needs memory. Threads: any, unless a
+ * An event is the first member of the request that it answers, so an answer never needs memory. Threads: any, unless a
  * declaration says otherwise. */
 #ifndef HEARTH_TIER_EVENTS_H
 #define HEARTH_TIER_EVENTS_H
@@ -9,10 +9,10 @@
 
 #include <pthread.h>
 
-/* An event in the queue; allocated with malloc() as the first member of what holds it, and freed when it is taken. */
+/* An event in the queue. malloc() allocates it as the first member of a larger struct; it is freed when it is taken. */
 struct hearth_events_entry {
     struct hearth_events_entry *next;
-    uint64_t charge; /* bytes that the event holds of a limit of its tier (the disk's reads), 0: none */
+    uint64_t charge; /* bytes that the event counts for in a limit of its tier (the disk's reads); 0: none */
     struct hearth_backing_event event;
 };
 
@@ -28,13 +28,13 @@ struct hearth_events {
 void hearth_events_init(struct hearth_events *events);
 /* Frees what is left in it. No other thread uses it any more. */
 void hearth_events_finish(struct hearth_events *events);
-/* Adds an event; the entry is the queue's from now on. Calls `wake` when the queue was empty. */
+/* Adds an event; the queue owns the entry from now on. Calls `wake` if the queue was empty. */
 void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry);
-/* As post(), for a caller that holds a lock of its own: true if the queue was empty, and then the caller owes it a
+/* As post(), for a caller that holds a lock of its own. True: the queue was empty, and the caller must call
  * hearth_events_call_wake() without that lock. */
 bool hearth_events_append(struct hearth_events *events, struct hearth_events_entry *entry);
 void hearth_events_call_wake(struct hearth_events *events);
-/* Takes the first entry out; the caller's, to free. NULL: there is none. */
+/* Takes the first entry, which the caller frees. NULL: there is none. */
 struct hearth_events_entry *hearth_events_take(struct hearth_events *events);
 /* As the operations of the same names in tier/backing.h. */
 bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event);

@@ -101,12 +101,12 @@ static bool plausible(const struct hearth_record *record, int32_t page_tokens) {
            ((record->kind == HEARTH_RECORD_PAGE && record->p0 < record->p1) || record->kind == HEARTH_RECORD_SNAPSHOT);
 }
 
-/* A piece of a window came with version 2; everything else is written as it was in version 1. */
+/* Version 2 added pieces of a window; everything else is written as version 1. */
 static uint32_t version_of(const struct hearth_record *record) {
     return record->kind == HEARTH_RECORD_SNAPSHOT && record->p0 < record->p1 ? HEARTH_FORMAT_VERSION : 1;
 }
 
-/* What is not said by numbers. */
+/* Whether parts of the record agree that numbers alone do not tell. */
 static bool consistent(const struct hearth_record *record) {
     size_t n = hearth_record_tokens(record);
     for (size_t i = 0; i < n; i++) {
@@ -130,7 +130,7 @@ static uint64_t header_checksum(const uint8_t *header, size_t bytes) {
     return hearth_checksum(header + AT_VERSION, bytes - AT_VERSION);
 }
 
-/* The plain part as the inner part's additional data. */
+/* The plain part, as additional data of the inner part. */
 static void inner_aad(const uint8_t *header, uint8_t aad[PLAIN_BYTES]) {
     memcpy(aad, header, PLAIN_BYTES);
     memset(aad + AT_CHECKSUM, 0, sizeof(uint64_t));
@@ -140,7 +140,7 @@ static void inner_aad(const uint8_t *header, uint8_t aad[PLAIN_BYTES]) {
 
 /* ---- writing ---- */
 
-/* What a reader would refuse is made into what it was meant to be. */
+/* Copies the text; what a reader would refuse is repaired. */
 static bool put_text(uint8_t *header, const char *text) {
     size_t len = strnlen(text, HEARTH_RECORD_TEXT_BYTES - 1);
     if (hearth_utf8_valid(text, len)) {
@@ -259,7 +259,7 @@ failed:
 
 /* ---- reading ---- */
 
-/* What is the same in every version, and the checksum. */
+/* Reads what is the same in every version, and verifies the checksum. */
 static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, struct hearth_format_info *info) {
     uint32_t version, claimed;
     uint64_t checksum;
@@ -294,7 +294,7 @@ static bool zeros(const uint8_t *bytes, size_t from, size_t to) {
     return from >= to;
 }
 
-/* The plain part. False: what it says cannot be. */
+/* Reads the plain part. False: its values are impossible. */
 static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
     uint64_t state_bytes;
@@ -330,7 +330,7 @@ static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
            zeros(bytes, AT_INNER + inner_bytes(record), info->header_bytes);
 }
 
-/* The inner part in the clear: at most HEARTH_FORMAT_HEADER_MAX bytes. */
+/* Reads the decrypted inner part: at most HEARTH_FORMAT_HEADER_MAX bytes. */
 static enum hearth_format_verdict read_inner(const uint8_t *inner, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
     size_t n = hearth_record_tokens(record);
@@ -411,7 +411,7 @@ enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *i
         verdict = HEARTH_FORMAT_WRONG_KEY;
         goto done;
     }
-    /* What is sealed has a tag, which says more than the checksum. */
+    /* A sealed payload has a tag, which proves more than the checksum. */
     if (taken.len != info->payload_bytes ||
         (!info->encrypted && hearth_checksum(taken.data, taken.len) != info->payload_checksum)) {
         goto done;

@@ -10,15 +10,15 @@
 #include "base/err.h"
 #include "tier/record.h"
 
-#define HEARTH_FORMAT_VERSION 2  /* 1 is read, and written where it says everything */
+#define HEARTH_FORMAT_VERSION 2  /* version 1 is read, and written if it can say everything */
 #define HEARTH_FORMAT_BLOCK 4096 /* a header is a multiple of it; one block holds the pages of usual sizes */
 #define HEARTH_FORMAT_HEADER_MAX (512 * 1024)
 
 struct hearth_seal; /* a key (base/seal.h) */
 
-/* What a header says. */
+/* The contents of a header. */
 struct hearth_format_info {
-    struct hearth_record record; /* tokens owned: hearth_format_info_finish(). Without the key of a sealed file: no
+    struct hearth_record record; /* tokens owned: hearth_format_info_finish(). Of a sealed file without its key: no
                                     tokens, no text, no base, and `readable` is false */
     struct hearth_digest fingerprint;
     int32_t page_tokens;
@@ -51,18 +51,17 @@ enum hearth_format_verdict {
 };
 const char *hearth_format_verdict_text(enum hearth_format_verdict verdict);
 
-/* Reads a header from the first `len` bytes of a file. SHORT with info->header_bytes > len: it is longer than that,
- * come back with so many. `seal` is the key at hand, or NULL. Without a key the header of a sealed file is GOOD and not
- * `readable`; with another key it is WRONG_KEY, and `info` holds the same. NEWER: `info` holds header_bytes and
- * payload_bytes. Other verdicts: nothing but header_bytes. Always owns: hearth_format_info_finish(). */
+/* Reads a header from the first `len` bytes of a file. SHORT with info->header_bytes > len: call again with so many
+ * bytes. `seal`: the key at hand, or NULL. A sealed file is GOOD and not `readable` without a key, and WRONG_KEY with
+ * another key; `info` holds the same in both cases. NEWER: `info` has header_bytes and payload_bytes. Other verdicts:
+ * header_bytes only. Always call hearth_format_info_finish(). */
 enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, const struct hearth_seal *seal,
                                               struct hearth_format_info *info);
 void hearth_format_info_finish(struct hearth_format_info *info);
 
-/* Verifies a payload, decrypts and decompresses it. Takes `payload` (empty afterwards, whatever comes of it); `out`
- * (empty before) gets the state, which is the same memory unless the file is compressed. All that happens to the bytes
- * of a file in the clear is one pass; info->payload_checksum is its state's hearth_checksum(). GOOD, WRONG_PAYLOAD,
- * WRONG_KEY, NOMEM. */
+/* Verifies, decrypts and decompresses a payload. Takes `payload` (empty afterwards in any case). `out` (empty before)
+ * gets the state, in the same memory unless the file is compressed. A plain file is read in one pass, and
+ * info->payload_checksum is its state's hearth_checksum(). Verdicts: GOOD, WRONG_PAYLOAD, WRONG_KEY, NOMEM. */
 enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
                                               struct hearth_buf *payload, struct hearth_buf *out);
 
@@ -76,10 +75,9 @@ struct hearth_format_params {
 /* The longest state that a file can hold. */
 #define HEARTH_FORMAT_STATE_MAX ((uint64_t)32 << 30)
 
-/* Makes a file: `header` is filled. `payload` is filled only when compressing or sealing has made other bytes of the
- * state; else it is left empty and the state itself is the payload. Both are empty before, and after an error.
- * `record->name` must be its name. A text that is not UTF-8 is repaired. Errors: NOMEM, ENGINE (no randomness),
- * TOO_LARGE. */
+/* Makes a file: fills `header`. `payload` is filled only if compressing or sealing has changed the state's bytes; if it
+ * stays empty, the state itself is the payload. Both are empty before, and after an error. `record->name` must be
+ * right. A text that is not UTF-8 is repaired. Errors: NOMEM, ENGINE (no randomness), TOO_LARGE. */
 int hearth_format_write(const struct hearth_format_params *params, const struct hearth_record *record,
                         const void *state, size_t state_bytes, struct hearth_buf *header, struct hearth_buf *payload);
 

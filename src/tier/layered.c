@@ -23,11 +23,11 @@ enum { DISK, REMOTE, TIERS };
 struct layered_item {
     struct hearth_link link; /* first */
     bool there[TIERS];
-    int writing; /* puts that are not answered, of both */
-    bool told;   /* WRITTEN of the newest put */
+    int writing; /* unanswered puts of both tiers */
+    bool told;   /* WRITTEN of the newest put was reported */
     bool replaces;
-    int removing[TIERS]; /* removes that a tier has not answered */
-    int owed;            /* removes that the cache has no answer to */
+    int removing[TIERS]; /* removals that a tier has not answered */
+    int owed;            /* removals for which the cache has no answer */
     int remove_err;
     bool reading;
     int reads_from;
@@ -82,7 +82,7 @@ static bool layered_put(struct hearth_backing *backing, const struct hearth_reco
         return false;
     }
     struct layered_item *old = replaces ? find(layered, *replaces) : NULL;
-    if (old) { /* it goes where the item is written, and is not asked for again */
+    if (old) { /* it is removed when the item is written, and not asked for again */
         old->there[DISK] = old->there[REMOTE] = false;
         release(layered, old);
     }
@@ -170,7 +170,7 @@ static bool on_found(struct layered *layered, int tier, struct hearth_backing_ev
         becomes_moved(event, item);
         return true;
     }
-    return first || tier == REMOTE; /* what was sought is told again: the cache may have forgotten it */
+    return first || tier == REMOTE; /* the answer to a seek is told again: the cache may have forgotten it */
 }
 
 static bool on_lost(struct layered *layered, int tier, struct hearth_backing_event *event) {

@@ -6,8 +6,8 @@
 
 #include "tier/backing.h"
 
-/* Takes both; destroying it destroys them. Both have the same key, or neither has one: `disk->key` is theirs. Errors:
- * NOMEM (both stay the caller's). */
+/* Takes both tiers and destroys them with itself. Both must have the same key, or none: `disk->key`. Errors: NOMEM
+ * (both stay the caller's). */
 int hearth_layered_create(struct hearth_backing *disk, struct hearth_backing *remote, struct hearth_backing **out);
 
 #endif

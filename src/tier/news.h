@@ -1,4 +1,4 @@
-/* A flag for a tier that is made of several: one of the tiers below has events. With a way to wait for it.
+/* A flag for a tier made of several: one of these has events. Waiting for it is possible.
  * Threads: any, but init and finish. */
 #ifndef HEARTH_TIER_NEWS_H
 #define HEARTH_TIER_NEWS_H
@@ -17,9 +17,9 @@ struct hearth_news {
 
 void hearth_news_init(struct hearth_news *news, bool there);
 void hearth_news_finish(struct hearth_news *news);
-/* There is something: a callback for the set_wake() of the tiers below, `user` being the news. */
+/* Raises the flag: a callback for the set_wake() of the tiers below; `user` is the news. */
 void hearth_news_come(void *user);
-/* Before the tiers below are polled: what comes from here on raises the flag again. */
+/* Clears the flag before the tiers below are polled; later events raise it again. */
 void hearth_news_clear(struct hearth_news *news);
 /* As the operations of the same names in tier/backing.h. */
 bool hearth_news_wait(struct hearth_news *news, int64_t timeout_us);

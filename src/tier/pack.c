@@ -98,7 +98,7 @@ done:
     return result;
 }
 
-/* Whether the lengths of the units fill `packed` exactly and there are as many as `len` bytes have. */
+/* Whether the lengths of the units fill `packed` exactly, and are as many as `len` bytes need. */
 static bool framed(const uint8_t *packed, size_t packed_len, size_t len) {
     size_t from = 0;
     for (size_t at = 0, n; at < len; at += n) {

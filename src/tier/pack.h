@@ -13,9 +13,9 @@ enum hearth_pack_result { HEARTH_PACK_OK, HEARTH_PACK_USELESS, HEARTH_PACK_NOMEM
  * unless the result is OK. */
 enum hearth_pack_result hearth_pack(const void *bytes, size_t len, struct hearth_buf *out);
 
-/* Decompresses what must become exactly `len` bytes (at least 1) into `out`, which must be empty. USELESS: it is not
- * what hearth_pack() makes of so many bytes. Whatever `packed` holds: it takes no more memory than `len` bytes and two
- * units, and nothing at all where the units' lengths do not fit. `out` is empty unless the result is OK. */
+/* Decompresses exactly `len` bytes (at least 1) into `out`, which must be empty. USELESS: `packed` is not what
+ * hearth_pack() makes of so many bytes. It takes no more memory than `len` bytes and two units, whatever `packed`
+ * holds, and none if the units' lengths do not fit. `out` is empty unless the result is OK. */
 enum hearth_pack_result hearth_unpack(const void *packed, size_t packed_len, size_t len, struct hearth_buf *out);
 
 #endif

@@ -32,15 +32,15 @@ enum hearth_record_kind {
 struct hearth_record {
     enum hearth_record_kind kind;
     uint8_t label;              /* of a snapshot: why it was taken (cache/tree.h); not part of the name */
-    struct hearth_digest base;  /* of the tokens [0, base_pos) */
+    struct hearth_digest base;  /* digest of the tokens [0, base_pos) */
     int32_t base_pos, p0, p1;   /* base_pos <= p0 <= p1, p1 - base_pos <= page_tokens; a block is never crossed */
     hearth_token *tokens;       /* [base_pos, p1) */
-    size_t state_bytes;         /* as the engine exported it; 0: an item that is nothing but its tokens */
-    uint64_t owner;             /* whose state it is (tier/share.h); 0: not known. Not part of the name */
-    struct hearth_digest cover; /* the item with the state before p0 in this block; zero: none is known. For tiers that
-                                   look for what an item stands on; not stored in it */
-    char text[HEARTH_RECORD_TEXT_BYTES]; /* first words of [p0, p1): UTF-8, NUL-terminated; for people */
-    struct hearth_digest name;           /* hearth_record_name() of the above */
+    size_t state_bytes;         /* as the engine exported it; 0: the item has only tokens */
+    uint64_t owner;             /* the owner of the state (tier/share.h); 0: unknown. Not part of the name */
+    struct hearth_digest cover; /* the item with the state before p0 in this block; zero: unknown. For tiers that look
+                                   for what an item hangs on; not stored in it */
+    char text[HEARTH_RECORD_TEXT_BYTES]; /* first words of [p0, p1), for people who list items: UTF-8, NUL-terminated */
+    struct hearth_digest name;           /* hearth_record_name() of the members above */
 };
 
 /* The root of all chains of one engine, cache salt and, when what is stored is encrypted, key (`key` is zero

@@ -97,7 +97,7 @@ static bool remote_put(struct hearth_backing *backing, const struct hearth_recor
                        remote->stats.queued_bytes + len <= remote->params.queue_bytes &&
                        (!remote->write_failing || hearth_clock_us() >= remote->write_retry_us);
     if (takes && remote->write_failing) {
-        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US; /* this one tries it */
+        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US; /* this put tries it */
     }
     remote->stats.queued_bytes += takes ? len : 0;
     (void)pthread_mutex_unlock(&remote->lock);
@@ -154,7 +154,7 @@ static void remote_touch(struct hearth_backing *backing, const struct hearth_bac
         }
     }
     if (!hearth_remote_submit(&remote->writer, op, true)) {
-        free_op(op); /* its next use touches it */
+        free_op(op); /* out of memory: its next use touches it */
     }
 }
 
@@ -186,7 +186,7 @@ void hearth_remote_take_over(struct hearth_backing *backing, struct remote_op *o
         }
         (void)pthread_mutex_lock(&from->lock);
         from->stats.queued_bytes -= len;
-        (void)hearth_remote_known_add(from, op->name, op->base, len); /* what removes it goes the same way */
+        (void)hearth_remote_known_add(from, op->name, op->base, len); /* a removal of it goes to the same node */
         (void)pthread_mutex_unlock(&from->lock);
         (void)pthread_mutex_lock(&remote->lock);
         remote->stats.queued_bytes += len;
@@ -290,7 +290,8 @@ static int start(struct remote *remote, struct remote_link *link, const struct r
     return link->has_thread ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
-/* The first prompt is to find what the store has: a store that answers at all does so within the timeout. */
+/* Waits for the first connection, so that the first prompt can use the store; a store that works answers within the
+ * timeout. */
 static void wait_tried(struct remote *remote) {
     const int64_t until_us = hearth_clock_us() + remote->params.timeout_us;
     (void)pthread_mutex_lock(&remote->lock);

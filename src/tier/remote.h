@@ -11,21 +11,21 @@
 
 struct remote_op;
 
-/* Where a node of a cluster says that a value is. */
+/* Another node of a cluster that has a value, as the asked node says. */
 struct hearth_remote_moved {
     int slot;
-    const char *host; /* empty: the one that says so */
+    const char *host; /* empty: the asked node's own host */
     int port;
-    bool asks; /* the slot is on its way there: what this node does not have is to be asked for there, with ASKING */
+    bool asks; /* the slot is moving there: what the asked node lacks is asked for there, with ASKING */
 };
 
-/* What a node of a cluster asks of it. Any thread; they must not call the tier. */
+/* What a node's tier needs of its cluster. Any thread; these functions must not call the tier. */
 struct hearth_remote_cluster {
     void *user;
     /* The map is old: a value is elsewhere, or (NULL) the node fails, or works again; what that does to /health is the
      * cluster's. `asked`: the host of the node that says so. */
     void (*changed)(void *user, const struct hearth_remote_moved *moved, const char *asked);
-    /* Whether ASKING goes before what is asked of the block. */
+    /* Whether ASKING must precede commands on the block. */
     bool (*asks)(void *user, struct hearth_digest base);
     /* Gives an operation on a block to the node that has it now, with hearth_remote_take_over(). False: no other one
      * is known to have it. */
@@ -39,11 +39,11 @@ struct hearth_remote_params {
     const char *key_file; /* what is stored is sealed with it; NULL: in the clear */
     const char *ca_file;  /* rediss://: certificates to trust; NULL: the system's */
     bool compress;        /* zstd */
-    int64_t ttl_s;        /* a value expires so long after its last use */
-    int64_t timeout_us;   /* without an answer for so long, the store is taken for gone */
-    uint64_t state_bytes; /* no item's state is longer: what says so is not believed; 0: not known */
-    uint64_t queue_bytes; /* most that waits to be written; 0: 512 MiB */
-    const struct hearth_remote_cluster *cluster; /* of which it is a node; it stays the caller's. NULL: none */
+    int64_t ttl_s;        /* a value expires so many seconds after its last use */
+    int64_t timeout_us;   /* a store that owes an answer for so long is treated as gone */
+    uint64_t state_bytes; /* no item's state is longer: a larger length is not believed; 0: unknown */
+    uint64_t queue_bytes; /* most bytes that wait to be written; 0: 512 MiB */
+    const struct hearth_remote_cluster *cluster; /* the cluster that this node belongs to; borrowed. NULL: none */
 };
 
 /* Checks the parameters and starts the threads; waits for the first connection, or its failure, for at most the
@@ -53,14 +53,14 @@ struct hearth_remote_params {
 int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
                          struct hearth_errmsg *msg);
 
-/* An operation of another node of the cluster goes on at this one, from its beginning. Any thread. */
+/* Continues an operation of another node of the cluster, from its beginning. Any thread. */
 void hearth_remote_take_over(struct hearth_backing *backing, struct remote_op *op);
 
 /* Where a URL leads. */
 struct hearth_remote_address {
-    char *host, *path;     /* one of them */
+    char *host, *path;     /* one of them is set */
     char *user, *password; /* NULL: none */
-    char label[128];       /* for people: without the password */
+    char label[128];       /* to show people: without the password */
     int port, db;
     bool tls;
 };

@@ -33,9 +33,9 @@
 
 #define SLOTS HEARTH_REMOTE_SLOTS
 #define NODES_MAX HEARTH_REMOTE_NODES_MAX
-#define CALM_US 30000000 /* between two looks at the map while all is well */
+#define CALM_US 30000000 /* between two looks at the map when nothing is wrong */
 #define TROUBLED_US 1000000
-#define HOPS_MAX 3 /* a place of a seek is asked for again so often */
+#define HOPS_MAX 3 /* how often a place of a seek may be asked for again */
 
 struct cluster_item {
     struct hearth_link link; /* first; its key is the name */
@@ -82,7 +82,7 @@ struct cluster {
     bool stop, stale, looked;
     struct hearth_news news;
     /* the engine's */
-    bool scanned; /* it was told so: nothing is told of by itself */
+    bool scanned; /* SCANNED was delivered: a cluster reports nothing by itself */
     struct hearth_table items;
     struct cluster_seek *seeks, **seeks_end;
     uint64_t ticket;
@@ -94,7 +94,7 @@ static struct cluster *cluster_of(struct hearth_backing *backing) {
 
 /* ---- slots ---- */
 
-/* The node that has a block; -1: none is known. `again`: of those that it is asked of again. */
+/* The node that has a block; -1: unknown. `again`: the node to ask in a second round. */
 static int node_of(struct cluster *cluster, struct hearth_digest base, bool again) {
     const int slot = hearth_remote_slot(base);
     (void)pthread_mutex_lock(&cluster->lock);
@@ -164,7 +164,7 @@ static bool on_pass(void *user, struct remote_op *op, struct hearth_digest base,
     return passes;
 }
 
-/* The node at an address, which becomes one; -1: it cannot. */
+/* The node at an address, added if it is new; -1: that failed. */
 static int node_at(struct cluster *cluster, const char *where, struct hearth_errmsg *msg) {
     const int known = find_node(cluster, where); /* only this thread adds to them */
     if (known >= 0) {
@@ -191,7 +191,7 @@ static int node_at(struct cluster *cluster, const char *where, struct hearth_err
 
 struct cluster_look {
     struct cluster *cluster;
-    const char *asked; /* the address that was asked: a node may not know its own */
+    const char *asked; /* the address that was asked, since a node may not know its own */
     int16_t slots[SLOTS];
     bool any;
 };
@@ -267,7 +267,7 @@ static bool look(struct cluster *cluster) {
     return good;
 }
 
-/* Of the nodes that have slots. */
+/* Adds up the figures of the nodes that have slots. */
 static void add_up(struct cluster *cluster, struct hearth_backing_stats *sum) {
     bool has[NODES_MAX] = {false};
     struct hearth_backing *tiers[NODES_MAX];
@@ -321,7 +321,7 @@ static void *run(void *user) {
             continue;
         }
         while (!cluster->stop && hearth_clock_cond_wait(&cluster->told, &cluster->lock, soon_us)) {
-            continue; /* one look for all that comes at once */
+            continue; /* one look serves all requests that came meanwhile */
         }
         cluster->stale = false;
         stop = cluster->stop;
@@ -360,7 +360,7 @@ static void forget(struct cluster *cluster, struct hearth_digest name) {
     }
 }
 
-/* The tier that has an item; any other one says that it has not. */
+/* The tier of the node that has an item; any tier answers for an unknown one. */
 static struct hearth_backing *tier_of(struct cluster *cluster, struct hearth_digest name) {
     const struct cluster_item *item = find(cluster, name);
     return cluster->nodes[item ? item->node : 0].tier;
@@ -396,7 +396,7 @@ static void free_seek(struct cluster_seek *seek) {
     }
 }
 
-/* Asks a node for the places that are to be asked of it and were not. */
+/* Sends a node the places that it has to be asked for. */
 static void ask_node(struct cluster *cluster, struct cluster_seek *seek, int node, struct hearth_backing_place *room) {
     struct hearth_backing *tier = cluster->nodes[node].tier;
     size_t count = 0;
@@ -413,7 +413,7 @@ static void ask_node(struct cluster *cluster, struct cluster_seek *seek, int nod
     }
 }
 
-/* False: nothing was asked. */
+/* Asks every node for its places. False: none could be asked. */
 static bool ask_nodes(struct cluster *cluster, struct cluster_seek *seek) {
     struct hearth_backing_place *room = malloc(seek->n * sizeof *room);
     bool asked = false;
@@ -448,7 +448,7 @@ static uint64_t cluster_seek(struct hearth_backing *backing, const struct hearth
     return seek->ticket;
 }
 
-/* A node has answered. Places that are at another one are asked for there. */
+/* Handles a node's answer. Places that are at another node are asked for there. */
 static void hear(struct cluster *cluster, int node, const struct hearth_backing_event *event) {
     for (struct cluster_seek *seek = cluster->seeks; seek; seek = seek->next) {
         const bool follows = event->elsewhere && seek->hops < HOPS_MAX;
@@ -489,7 +489,7 @@ static bool cluster_remove(struct hearth_backing *backing, struct hearth_digest 
 
 /* ---- events ---- */
 
-/* An item is where it was written or read. */
+/* Notes at which node an item was written or read. */
 static void move(struct cluster *cluster, const struct hearth_backing_event *event, int node) {
     struct cluster_item *item = find(cluster, event->name);
     if (item && event->err == HEARTH_OK) {
@@ -497,7 +497,7 @@ static void move(struct cluster *cluster, const struct hearth_backing_event *eve
     }
 }
 
-/* Whether the event is the cache's, too. */
+/* Whether the event goes on to the cache. */
 static bool passes(struct cluster *cluster, size_t node, const struct hearth_backing_event *event) {
     switch (event->type) {
     case HEARTH_BACKING_FOUND: note(cluster, event->name, (int)node); return true;
@@ -510,7 +510,7 @@ static bool passes(struct cluster *cluster, size_t node, const struct hearth_bac
     }
 }
 
-/* The oldest seek has ended. */
+/* Takes the event of the oldest seek once that has ended. */
 static bool take_sought(struct cluster *cluster, struct hearth_backing_event *event) {
     struct cluster_seek *seek = cluster->seeks;
     for (size_t i = 0; seek && i < seek->n; i++) {
@@ -642,7 +642,7 @@ static int start(struct cluster *cluster, struct hearth_errmsg *msg) {
     const int64_t until_us = hearth_clock_us() + cluster->params.timeout_us;
     (void)pthread_mutex_lock(&cluster->lock);
     while (!cluster->looked && hearth_clock_cond_wait(&cluster->came, &cluster->lock, until_us)) {
-        continue; /* the first prompt is to find what is there */
+        continue; /* a node that cannot be reached is tried again by itself */
     }
     (void)pthread_mutex_unlock(&cluster->lock);
     return HEARTH_OK;

@@ -14,8 +14,8 @@
 
 #define LENGTH_MAX 16 /* digits and the line's end */
 
-/* The length of the string that hiredis waits for, where it has read so far; -1: it has not, or waits for something
- * else. `skip`: bytes of the line. */
+/* The length of the string for which hiredis waits, if it has read that far; -1: it has not, or waits for something
+ * else. `skip`: bytes of the line with the length. */
 static long long awaited(const redisReader *reader, size_t *skip) {
     const size_t there = reader->len - reader->pos;
     const char *text = reader->buf + reader->pos;
@@ -34,7 +34,7 @@ static long long awaited(const redisReader *reader, size_t *skip) {
     return bytes;
 }
 
-/* Whether the next bytes are to be read by this file. */
+/* Whether the next bytes are read by this file. */
 static bool begin(struct remote_link *link) {
     redisReader *reader = link->context->c.reader;
     const redisCallback *next = link->context->replies.head;

@@ -44,22 +44,22 @@
 /* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
 #define REMOTE_CHUNK ((size_t)1 << 20)
 #define REMOTE_KEY_BYTES 160
-/* So much of what is being read is asked for at a time: enough to keep the store and the line busy, and little enough
- * that the store need not hold much for one reader, nor serve it for long before it serves another. */
+/* How much of what is being read is asked for at a time: enough to keep the store and the line busy, and little enough
+ * that the store holds little for one reader and soon serves another. */
 #define REMOTE_AHEAD_BYTES ((size_t)4 << 20)
 /* The longest reply is the index of a block. */
 #define REMOTE_REPLY_BYTES ((size_t)256 << 20)
 #define REMOTE_REPLY_ELEMENTS (1 << 20)
-/* After the store refused to write, one put tries it again this often. */
+/* After the store refused a write, one put in this time tries again. */
 #define REMOTE_REFUSED_US 10000000
-/* So often one operation is passed on to another node of a cluster. */
+/* How often an operation may be passed on to another node of a cluster. */
 #define REMOTE_HOPS_MAX 3
 
 struct remote;
 struct remote_link;
 struct remote_op;
 
-/* How many chunks a payload is. */
+/* The number of chunks of a payload. */
 static inline size_t hearth_remote_chunks(uint64_t payload_bytes) {
     return (size_t)((payload_bytes + REMOTE_CHUNK - 1) / REMOTE_CHUNK);
 }
@@ -72,23 +72,23 @@ int hearth_remote_tls(const struct hearth_remote_address *address, const char *c
 
 enum remote_link_state { REMOTE_DOWN, REMOTE_CONNECTING, REMOTE_UP };
 
-/* What is done on a link, on its thread. */
+/* The functions of an operation, called on its link's thread. */
 struct remote_task {
-    /* An operation begins; it ends with hearth_remote_op_end(). */
+    /* Begins the operation, which ends with hearth_remote_op_end(). */
     void (*begin)(struct remote_op *op);
     /* A reply came; NULL: the connection ended first. */
     void (*replied)(struct remote_op *op, const redisReply *reply);
-    /* Where the next reply's bytes go, a string of so many: a buffer with room for two more, which belong to the
-     * protocol. The reply is an empty string then. NULL: no. May be NULL. */
+    /* A buffer for the next reply, a string of `bytes`, with room for two more bytes that belong to the protocol; the
+     * reply is then an empty string. NULL: none. May be NULL. */
     struct hearth_buf *(*into)(struct remote_op *op, size_t bytes);
-    /* Called after replies and when the connection is lost: sends what waits for its turn. May be NULL. */
+    /* Called after replies and when the connection is lost; sends what waits for its turn. May be NULL. */
     void (*go_on)(struct remote_link *link);
 };
 
 /* A string that is being read to where it belongs (remote_direct.c). */
 struct remote_direct {
     struct hearth_buf *to;
-    size_t bytes, left; /* of the string; to be read, with the line's end */
+    size_t bytes, left; /* of the string; still to be read, with the end of its line */
 };
 
 /* A connection and the thread that drives it. */
@@ -101,29 +101,29 @@ struct remote_link {
     /* under remote->lock */
     struct remote_op *inbox, **inbox_end;
     bool stop;
-    bool tried; /* the first attempt to connect has ended */
+    bool tried; /* the first attempt to connect is over */
     enum remote_link_state state;
     /* the thread's own */
     redisAsyncContext *context; /* NULL: none */
-    redisContextFuncs funcs;    /* its own, but for reading, which is counted */
+    redisContextFuncs funcs;    /* hiredis' own, but for reading, which is counted */
     ssize_t (*read)(redisContext *context, char *bytes, size_t size);
-    size_t reply_bytes;        /* since the last reply was whole */
-    redisCallbackFn *on_reply; /* of every command of an operation, which is its user data */
+    size_t reply_bytes;        /* bytes of the reply that is coming in */
+    redisCallbackFn *on_reply; /* for every command of an operation; the operation is its user data */
     struct remote_direct direct;
-    bool more; /* of TLS: what was read may have left some in its buffer, which poll() does not see */
+    bool more; /* with TLS: the buffer may hold more, which poll() does not see */
     bool want_read, want_write;
     struct remote_op *ops, **ops_end; /* under way, in the order in which they began */
-    struct remote_op *unsent;         /* the reader's: the first GET that has not asked for all its chunks */
-    size_t ahead_bytes;               /* likewise: asked for, and not here */
-    size_t owed;                      /* replies */
+    struct remote_op *unsent;         /* the reader's: the first GET that has not asked for all of its chunks */
+    size_t ahead_bytes;               /* the reader's: bytes that were asked for and have not come */
+    size_t owed;                      /* replies that the store owes */
     int64_t deadline_us;              /* of the handshake */
-    int64_t heard_us;                 /* when the store was last heard */
+    int64_t heard_us;                 /* when the store last sent something */
     int64_t retry_us, backoff_us;
 };
 
 /* ---- operations ---- */
 
-/* A DISCARD is a REMOVE of what does not verify, which nothing waits for. */
+/* DISCARD removes a value that does not verify; no request waits for it. */
 enum remote_op_kind { REMOTE_SEEK, REMOTE_GET, REMOTE_PUT, REMOTE_REMOVE, REMOTE_DISCARD, REMOTE_TOUCH };
 
 struct remote_op {
@@ -133,13 +133,13 @@ struct remote_op {
     struct remote_link *link;
     struct hearth_digest name, base;
     size_t chunks;                /* of the payload */
-    size_t asked;                 /* GET: of these, asked for */
-    uint64_t payload_bytes;       /* GET: as far as is known */
+    size_t asked;                 /* GET: chunks that were asked for */
+    uint64_t payload_bytes;       /* GET: 0 as long as it is unknown */
     bool placed;                  /* GET: the reply's bytes are in `body` already */
     struct hearth_buf header;     /* PUT: to be written. GET: as it came */
     struct hearth_buf body;       /* the payload, likewise */
     struct hearth_record *record; /* PUT */
-    struct hearth_blob *blob;     /* PUT; NULL: no state */
+    struct hearth_blob *blob;     /* PUT; NULL: the item has no state */
     bool replaces;
     struct hearth_digest replaced;
     struct remote_seek *seek;    /* SEEK */
@@ -149,10 +149,10 @@ struct remote_op {
     size_t sent, answered;
     int step;
     bool lost;    /* the connection ended, or the store answered with an error */
-    bool missing; /* not all of it is there */
+    bool missing; /* some of the item is not there */
     bool moved;   /* another node of the cluster has it */
-    bool asks;    /* or will have it: the slot is on its way */
-    int hops;     /* from node to node */
+    bool asks;    /* another node is getting it: the slot is moving */
+    int hops;     /* how often it was passed on */
 };
 
 /* ---- the tier ---- */
@@ -172,7 +172,7 @@ struct remote {
     struct hearth_table known_at; /* the same by base */
     struct hearth_backing_stats stats;
     bool write_failing;    /* the store refuses writes: full, or a read-only replica */
-    unsigned read_failing; /* it refuses to be read: bits of 1 << remote_op_kind */
+    unsigned read_failing; /* kinds of operations (bits of 1 << remote_op_kind) that it refuses */
     int64_t write_retry_us;
     uint64_t ticket; /* of the newest seek */
 };
@@ -189,7 +189,7 @@ struct remote_known {
 };
 
 struct remote_known *hearth_remote_known_find(struct remote *remote, struct hearth_digest name);
-/* Adds an item, or notes that it is still there. Out of memory: it is not known, and a miss. */
+/* Adds an item, or notes that it is still there. Out of memory, it stays unknown: a miss. */
 struct remote_known *hearth_remote_known_add(struct remote *remote, struct hearth_digest name,
                                              struct hearth_digest base, uint64_t payload_bytes);
 void hearth_remote_known_remove(struct remote *remote, struct remote_known *known);
@@ -202,34 +202,36 @@ ssize_t hearth_remote_direct_read(redisContext *context, char *bytes, size_t siz
 
 /* ---- remote_link.c: of the link's thread ---- */
 
-/* Connects, waits for the store, the inbox or `until_us`, and deals with what came. */
+/* Connects if necessary, waits for the store, the inbox or `until_us`, and handles what came. */
 void hearth_remote_link_turn(struct remote_link *link, int64_t until_us);
 void hearth_remote_link_close(struct remote_link *link);
-/* Sends a command of the operation; the replies come in the order of the calls, and none before this returns. `lens`:
- * of the arguments; NULL: they are strings. False: the link is down, and op->lost is set. */
+/* Sends a command of the operation. Replies come in the order of the calls, and never before this returns. `lens`:
+ * lengths of the arguments; NULL: they are strings. False: the link is down, and op->lost is set. */
 bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const size_t *lens);
-/* An operation for the link's thread; false: op is NULL, or with `only_up` the link has no connection. Any thread. */
+/* Makes an operation for the link's inbox. NULL: out of memory, or with `only_up` the link has no connection. Any
+ * thread. */
 struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_backing_event_type type,
                                         struct hearth_digest name);
 bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up);
 /* Adds the operation to the link's list, and takes it from there. */
 void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op);
 void hearth_remote_op_leave(struct remote_op *op);
-/* The answer goes to the cache, and the rest of the operation is freed. */
+/* Delivers the answer to the cache and frees the rest of the operation. */
 void hearth_remote_op_end(struct remote_op *op);
 
-/* Whether an error is one of a cluster: a value is on another node, or will soon be; tells the cluster. `moved` and
- * `asks` of the operation say what can be done about it. */
+/* Whether an error comes from a cluster: the value is on another node, or will soon be. Tells the cluster; `moved` and
+ * `asks` of the operation say what can be done. */
 bool hearth_remote_moved(struct remote_op *op, const char *error);
-/* Gives an operation that has moved, and is in no list, to the node that has its block. False: it stays. */
+/* Passes an operation that has moved, and is in no list, on to the node that has its block. False: it was not passed
+ * on. */
 bool hearth_remote_pass(struct remote_op *op);
 
-/* The store answers, and refuses: /health says so until what it refused succeeds. A refused write is tried again after
- * REMOTE_REFUSED_US. Any thread, without the lock. */
+/* Notes that the store answers but refuses an operation: /health says so until such an operation succeeds. A refused
+ * write is tried again after REMOTE_REFUSED_US. Any thread, without the lock. */
 void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, const char *error);
 void hearth_remote_works(struct remote *remote, enum remote_op_kind kind);
 
-/* Has removed from the store what does not verify, so that it is written again. Any thread, without the lock. */
+/* Removes a value that does not verify from the store, so that it is written again. Any thread, without the lock. */
 void hearth_remote_discard(struct remote *remote, struct hearth_digest name, struct hearth_digest base, size_t chunks);
 
 /* The names of a block's values, and of a chunk of an item's payload. */
@@ -241,14 +243,15 @@ void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest b
 
 /* ---- remote_header.c ---- */
 
-/* Where an item begins and ends in its block, as a number. */
+/* Where an item begins and ends in its block, as one number. */
 uint64_t hearth_remote_end(const struct hearth_record *record);
-/* A name as it stands in the store. False: it is none. */
+/* Reads a name as it stands in the store. False: it is no name. */
 bool hearth_remote_read_name(const redisReply *reply, struct hearth_digest *name);
-/* A header as it is stored, with its padding back. GOOD: it is one of this model's. */
+/* Reads a header as it is stored, adding its padding. GOOD: it belongs to this model. */
 enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
                                                      struct hearth_format_info *info);
-/* A header that a seek has found under a name (NULL: under what is none) becomes a FOUND, if it verifies. */
+/* Reports a header that a seek has found as FOUND, if it verifies. `name`: where it was found; NULL: under something
+ * that is no name. */
 void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const struct hearth_digest *name,
                        const redisReply *header);
 void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name);
@@ -257,7 +260,7 @@ void hearth_remote_count_bad(struct remote *remote);
 
 /* ---- remote_seek.c ---- */
 
-/* In place of a name among a block's covers. */
+/* Stands in the place of a name among a block's covers. */
 #define REMOTE_FIRST "first"
 
 /* Copies the places. NULL: out of memory. */

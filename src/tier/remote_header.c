@@ -29,7 +29,7 @@ static void post_found(struct remote *remote, struct hearth_record *record) {
 
 void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name) {
     struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (entry) { /* else reading it will be a miss */
+    if (entry) { /* out of memory: reading it will be a miss */
         entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name};
         hearth_events_post(&remote->events, entry);
     }

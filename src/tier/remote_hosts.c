@@ -86,7 +86,7 @@ void hearth_remote_where(const char *host, int port, const char *asked, char whe
                    name, port);
 }
 
-/* CRC16/XMODEM, as the cluster's specification has it. */
+/* CRC16/XMODEM, as the cluster's specification prescribes. */
 static unsigned crc16(const char *bytes, size_t len) {
     unsigned crc = 0;
     for (size_t i = 0; i < len; i++) {

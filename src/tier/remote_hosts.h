@@ -20,12 +20,13 @@ bool hearth_remote_hosts_several(const char *url);
 /* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
 int hearth_remote_hosts_parse(const char *url, struct hearth_remote_hosts *out, struct hearth_errmsg *msg);
 void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts); /* wipes the password */
-/* The URL of one host, which is one of them or any other; the caller's. NULL: out of memory. */
+/* The URL of one host, in the list or not; the caller frees it. NULL: out of memory. */
 char *hearth_remote_hosts_url(const struct hearth_remote_hosts *hosts, const char *where);
 
-/* host:port of a node as another one names it: an empty host is that of the other one, `asked`, without its port. */
+/* Prints host:port of a node as another node names it; an empty host means the host of `asked`, the node that says so.
+ */
 void hearth_remote_where(const char *host, int port, const char *asked, char where[HEARTH_REMOTE_WHERE_BYTES]);
-/* The slot of everything that a block has. */
+/* The slot of all values of a block. */
 int hearth_remote_slot(struct hearth_digest base);
 
 #endif

@@ -93,7 +93,7 @@ bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const
         return false;
     }
     if (link->owed++ == 0) {
-        link->heard_us = hearth_clock_us(); /* it had nothing to say before */
+        link->heard_us = hearth_clock_us(); /* until now the store owed nothing */
     }
     op->sent++;
     return true;
@@ -139,7 +139,7 @@ void hearth_remote_discard(struct remote *remote, struct hearth_digest name, str
         op->chunks = chunks;
     }
     if (!hearth_remote_submit(&remote->writer, op, true)) {
-        free(op); /* it is found bad again */
+        free(op); /* out of memory: the next read finds it bad again */
     }
 }
 
@@ -179,7 +179,7 @@ bool hearth_remote_pass(struct remote_op *op) {
            cluster->pass(cluster->user, op, op->base, &op->link->remote->backing);
 }
 
-/* The condition of a node is the cluster's to tell, and not under the node's lock: the cluster's is taken before it. */
+/* The cluster reports the condition of a node, without the node's lock: the cluster's lock is taken before it. */
 static void tell_cluster(const struct remote *remote) {
     const struct hearth_remote_cluster *cluster = remote->params.cluster;
     if (cluster) {
@@ -187,7 +187,7 @@ static void tell_cluster(const struct remote *remote) {
     }
 }
 
-/* What a store says, and what to do about it; with `alone` that is said in place of it. */
+/* Prints what the store said and what to do about it; with `alone` only the latter. */
 static void explain(const char *said, char out[160]) {
     static const struct {
         const char *begins, *words;
@@ -216,7 +216,7 @@ static void explain(const char *said, char out[160]) {
     }
 }
 
-/* A handshake that ended without an answer: one side may speak TLS, and the other not. */
+/* Explains a handshake that ended without an answer: perhaps only one side speaks TLS. */
 static void explain_silence(const struct remote_link *link, const char *said, char out[160]) {
     const bool tls = link->remote->address.tls, refused = strstr(said, "refused") != NULL,
                silent = strncmp(said, "no answer", 9) == 0, cut = strstr(said, "reset") || strstr(said, "closed");
@@ -228,7 +228,7 @@ static void explain_silence(const struct remote_link *link, const char *said, ch
     }
 }
 
-/* The connection is over. */
+/* Ends the connection. */
 static void down(struct remote_link *link, const char *said) {
     struct remote *remote = link->remote;
     char trouble[160];
@@ -282,7 +282,7 @@ void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, cons
     tell_cluster(remote);
 }
 
-/* Nothing fails any more, if both connections are up and nothing is refused. */
+/* Whether nothing fails any more: both connections are up and nothing is refused. */
 static bool recover_locked(struct remote *remote) {
     const bool well = remote->reader.state == REMOTE_UP && remote->writer.state == REMOTE_UP &&
                       !remote->write_failing && !remote->read_failing;
@@ -317,7 +317,7 @@ static void gone(struct remote_link *link, const redisAsyncContext *context) {
     }
 }
 
-/* The connection is of no use any more; what is under way fails. `format` says why, for people. */
+/* Gives the connection up; what is under way fails. `format`: why, for people who read the log. */
 __attribute__((format(printf, 2, 3))) static void fail(struct remote_link *link, const char *format, ...) {
     char trouble[160];
     va_list args;
@@ -480,7 +480,7 @@ static int64_t earlier(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* When something is to be done although nothing is heard. */
+/* The next time at which something has to be done even if the store is silent. */
 static int64_t next_deadline(const struct remote_link *link) {
     if (!link->context) {
         return link->retry_us;

@@ -14,7 +14,7 @@
 
 #define TIMEOUT_S 10
 #define SCAN_COUNT "1000"
-#define SWEEP_IDLE_S 300 /* what was used since may belong to an item that is being written */
+#define SWEEP_IDLE_S 300 /* a value used more recently may belong to an item that is being written */
 
 struct hearth_remote_list {
     struct hearth_remote_address address;
@@ -23,7 +23,7 @@ struct hearth_remote_list {
     char trouble[320], where[HEARTH_REMOTE_WHERE_BYTES];
     /* of a cluster, which has no connection of its own */
     struct hearth_remote_hosts hosts;
-    const char *ca_file; /* while it is being opened */
+    const char *ca_file; /* only while the list is being opened */
     struct hearth_remote_list **nodes;
     size_t node_n;
     int16_t slots[HEARTH_REMOTE_SLOTS];
@@ -42,7 +42,7 @@ static struct hearth_remote_list *node_of(struct hearth_remote_list *list, struc
     return list->nodes[node];
 }
 
-/* The connections of a store, until NULL. */
+/* The i-th connection of a store; NULL: there are no more. */
 static struct hearth_remote_list *connection(struct hearth_remote_list *list, size_t i) {
     return !list->nodes ? (i == 0 ? list : NULL) : i < list->node_n ? list->nodes[i] : NULL;
 }
@@ -56,7 +56,7 @@ static void note_trouble(struct hearth_remote_list *list, const redisReply *repl
                                                              : "it answers something else");
 }
 
-/* NULL: it failed. The reply is the caller's. */
+/* Sends a command. NULL: it failed. The caller frees the reply. */
 static redisReply *ask(struct hearth_remote_list *list, int argc, const char **argv, const size_t *lens) {
     redisReply *reply = redisCommandArgv(list->context, argc, argv, lens);
     if (reply && reply->type != REDIS_REPLY_ERROR) {
@@ -186,7 +186,7 @@ static bool visit_index(void *user, const redisReply *key) {
         walk->err = HEARTH_ERR_IO;
         return false;
     }
-    bool goes_on = true; /* of another type: another program's */
+    bool goes_on = true; /* a key of another type belongs to another program */
     for (size_t i = 0; goes_on && reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
         goes_on = visit_item(walk, &listed, reply->element[i], reply->element[i + 1]);
     }
@@ -213,7 +213,7 @@ int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct 
         chunk_key(place, i, key);
         const char *idle[] = {"OBJECT", "IDLETIME", key}, *there[] = {"EXISTS", key};
         redisReply *reply = ask(node, 3, idle, NULL);
-        if (!reply) { /* the store's policy counts uses, not times */
+        if (!reply) { /* the store's policy counts uses instead of times */
             reply = ask(node, 2, there, NULL);
             idle_s = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? idle_s : -1;
         } else {
@@ -308,7 +308,7 @@ static long long number(struct hearth_remote_list *list, int argc, const char **
     return n;
 }
 
-/* What a block has beside its index: ends and covers. */
+/* Removes a block's ends and covers if its index is gone. */
 static bool sweep_block(void *user, const redisReply *key) {
     struct remote_sweep *sweep = user;
     struct hearth_model_id model;
@@ -418,7 +418,7 @@ static int greet(struct hearth_remote_list *list) {
         (address->db != 0 && !told(list, 2, select)) || !told(list, 1, ping)) {
         return HEARTH_ERR_IO;
     }
-    (void)told(list, 3, no_touch); /* since Redis 7.2: looking is no use */
+    (void)told(list, 3, no_touch); /* since Redis 7.2: reading for the list does not count as a use */
     return HEARTH_OK;
 }
 
@@ -480,7 +480,7 @@ struct list_opening {
     int err;
 };
 
-/* The node that has a range of slots: it is connected to with the first of them. */
+/* Connects to the node of a range of slots, if that has not happened. */
 static void take_range(void *user, int first, int last, const char *host, int port) {
     struct list_opening *opening = user;
     struct hearth_remote_list *list = opening->list, *node = NULL;

@@ -26,8 +26,8 @@ struct hearth_remote_listed {
     size_t header_bytes;   /* as it is stored: without the padding */
     size_t padded_bytes;
 };
-/* Every item whose header is there, in no order; one that is written meanwhile may be missing, or come twice. Stops
- * when `visit` returns false. Errors: IO, NOMEM. */
+/* Visits every item that has a header, in no order; an item that is written meanwhile may be missing or come twice.
+ * Stops when `visit` returns false. Errors: IO, NOMEM. */
 int hearth_remote_list_walk(struct hearth_remote_list *list,
                             bool (*visit)(void *user, const struct hearth_remote_listed *listed), void *user);
 
@@ -37,28 +37,28 @@ struct hearth_remote_place {
     struct hearth_digest base, name;
     uint64_t payload_bytes;
 };
-/* Seconds since the payload was used; -1: it is not there, or not whole; -2: the store does not count that. */
+/* Seconds since the payload was last used; -1: it is missing or not whole; -2: the store does not count that. */
 int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct hearth_remote_place *place);
 /* Errors: NOT_FOUND (some of it is gone), IO, NOMEM. */
 int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth_remote_place *place,
                             struct hearth_buf *payload);
-/* Errors: IO. */
+/* Removes an item. Errors: IO. */
 int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hearth_remote_place *place);
-/* Everything of a model, whatever it is. Errors: IO. */
+/* Removes everything of a model, whatever it is. Errors: IO. */
 int hearth_remote_list_remove_model(struct hearth_remote_list *list, struct hearth_model_id model);
-/* Removes parts of payloads that `known` says no item of, and what a block has beside its index where that is gone,
- * unless they were used in the last minutes: an item that is being written has no header yet. Counts them and the bytes
+/* Removes parts of payloads of items that `known` does not know, and the rest of a block if its index is gone. Values
+ * used in the last minutes stay: an item that is being written has no header yet. Counts what it removes, and the bytes
  * of payloads. Errors: IO. */
 int hearth_remote_list_sweep(struct hearth_remote_list *list,
                              bool (*known)(void *user, struct hearth_model_id model, struct hearth_digest name),
                              void *user, uint64_t *removed, uint64_t *removed_bytes);
 
-/* Which node of a cluster has which slots: calls `take` for each range; `host` is empty where it is the node that was
- * asked. Errors: IO (it is no cluster, for one). */
+/* Calls `take` for each range of slots of a cluster, with its node; `host` is empty for the node that was asked.
+ * Errors: IO (for example, it is no cluster). */
 int hearth_remote_list_slots(struct hearth_remote_list *list,
                              void (*take)(void *user, int first, int last, const char *host, int port), void *user);
 
-/* What the store says of its memory; of a cluster the sums, and the policy of one node. */
+/* The store's memory; for a cluster the sums, and the policy of one node. */
 struct hearth_remote_memory {
     uint64_t used_bytes, most_bytes; /* most: 0 for no limit */
     char policy[32];

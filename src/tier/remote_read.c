@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RESERVED_CHUNKS 64 /* a header may lie about the length */
+#define RESERVED_CHUNKS 64 /* room that is reserved at once, since a header may lie about the length */
 
 /* ---- get ---- */
 
@@ -40,7 +40,7 @@ static void get_begin(struct remote_op *op) {
     struct remote *remote = op->link->remote;
     (void)pthread_mutex_lock(&remote->lock);
     const struct remote_known *known = hearth_remote_known_find(remote, op->name);
-    op->missing = !known && op->hops == 0; /* what was passed on says by itself what it is */
+    op->missing = !known && op->hops == 0; /* an operation that was passed on finds out by itself */
     if (known) {
         op->base = known->at.key;
         op->payload_bytes = known->payload_bytes;
@@ -49,7 +49,7 @@ static void get_begin(struct remote_op *op) {
         op->chunks = hearth_remote_chunks(op->payload_bytes);
         const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks * REMOTE_CHUNK : RESERVED_CHUNKS * REMOTE_CHUNK;
         const size_t bytes = op->payload_bytes < most ? (size_t)op->payload_bytes : most;
-        (void)hearth_buf_reserve_large(&op->body, bytes + 2); /* what is longer grows as it comes */
+        (void)hearth_buf_reserve_large(&op->body, bytes + 2); /* a longer payload grows as it comes */
     }
     (void)pthread_mutex_unlock(&remote->lock);
     char key[REMOTE_KEY_BYTES], hex[33];
@@ -79,14 +79,14 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
     if (!reply || op->missing) {
         return;
     }
-    if (reply->type == REDIS_REPLY_ERROR) { /* it may be there all the same */
+    if (reply->type == REDIS_REPLY_ERROR) { /* the value may be there all the same */
         if (!hearth_remote_moved(op, reply->str) && !op->lost) {
             hearth_remote_refused(op->link->remote, REMOTE_GET, reply->str);
         }
         op->lost = true;
         return;
     }
-    /* What came of one value is bounded by what was asked for: a store that says more is not believed. */
+    /* A value is at most as long as what was asked for: a store that says otherwise is not believed. */
     const size_t most = op->answered == 1 ? HEARTH_FORMAT_HEADER_MAX : REMOTE_CHUNK;
     if (reply->type != REDIS_REPLY_STRING || reply->len > most ||
         (!op->placed && !hearth_buf_append(to, reply->str, reply->len))) {
@@ -95,7 +95,7 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
     op->placed = false;
 }
 
-/* The item is not used again from here. */
+/* Forgets the item, which is not used again. */
 static void forget(struct remote *remote, struct hearth_digest name) {
     (void)pthread_mutex_lock(&remote->lock);
     struct remote_known *known = hearth_remote_known_find(remote, name);
@@ -105,7 +105,7 @@ static void forget(struct remote *remote, struct hearth_digest name) {
     (void)pthread_mutex_unlock(&remote->lock);
 }
 
-/* Verifies what came and opens it. */
+/* Verifies and opens what came. */
 static int open_item(struct remote_op *op) {
     struct remote *remote = op->link->remote;
     struct hearth_backing_event *event = &op->answer.event;
@@ -121,7 +121,7 @@ static int open_item(struct remote_op *op) {
               : verdict == HEARTH_FORMAT_NOMEM ? HEARTH_ERR_NOMEM
                                                : HEARTH_ERR_STATE;
     }
-    const bool plain = !info.encrypted && !info.compressed; /* then the payload is the state, and was just compared */
+    const bool plain = !info.encrypted && !info.compressed; /* then the payload is the state, and was just verified */
     event->checksum = err != HEARTH_OK ? 0
                       : plain          ? info.payload_checksum
                                        : hearth_checksum(event->bytes.data, event->bytes.len);
@@ -158,7 +158,7 @@ static void get_end(struct remote_op *op) {
 
 /* ---- entry ---- */
 
-/* Every reply has come, or will not. */
+/* Ends an operation when its replies have come, or will not come. */
 static void end(struct remote_op *op) {
     hearth_remote_op_leave(op);
     if (op->kind == REMOTE_GET && hearth_remote_pass(op)) {
@@ -200,7 +200,7 @@ static void take_reply(struct remote_op *op, const redisReply *reply) {
     }
 }
 
-/* Without a connection, what has asked for nothing hears of nothing. */
+/* Ends the operations that wait without having asked for anything, when there is no connection. */
 static void go_on(struct remote_link *link) {
     if (link->state == REMOTE_UP) {
         ask_on(link);

@@ -1,7 +1,7 @@
-/* What there is at the places of a prompt.
+/* Finds what the store has at the places of a prompt.
  *
- * A block's index is a hash of all that hangs there, and grows with each branch of a popular head. So no more of it is
- * asked for than can be of use, however much there is:
+ * A block's index is a hash of all items that hang there, and grows with each branch of a popular head. Only the part
+ * of it that a prompt can use is asked for:
  *
  *     round 1    of each place HSCAN of the index, its first bucket: mostly that is all of it; and SMEMBERS of the ends
  *     round 2    where it is not all: HMGET of the names that the prompt's tokens give with each of the ends
@@ -29,7 +29,7 @@
 
 enum asked_for { ALL, SCAN, ENDS, FIRST, HEADERS, COVERS };
 
-/* A command that was sent: replies come in this order. */
+/* A command that was sent; replies come in this order. */
 struct remote_ask {
     enum asked_for what;
     size_t place, first, n; /* wishes [first, first + n) */
@@ -48,7 +48,7 @@ struct remote_seek {
     struct remote_ask *asks;
     size_t ask_n, ask_cap;
     struct remote_wish *wishes;
-    size_t wish_n, wish_cap, wished; /* wished: those that were asked for */
+    size_t wish_n, wish_cap, wished; /* wished: how many were asked for */
     int round;
 };
 
@@ -151,7 +151,7 @@ static void wish(struct remote_seek *seek, size_t place, struct hearth_digest na
 
 /* ---- ends ---- */
 
-/* The name that the prompt's tokens give with an end. False: it is none of this prompt's. */
+/* The name that follows from the prompt's tokens for an end. False: this prompt has no such end. */
 static bool name_of(const struct hearth_backing_place *place, uint64_t end, struct hearth_digest *name) {
     const uint64_t kind = end >> 40, from = end >> 20 & 0xfffff, to = end & 0xfffff;
     if (kind > HEARTH_RECORD_SNAPSHOT || from > to || to == 0 || to > place->n) {
@@ -220,7 +220,7 @@ static void take_covers(struct remote_op *op, size_t place, const redisReply *re
     }
 }
 
-/* What was known of a place, is of the prompt, and was not there. */
+/* Reports as LOST what was known at a place, belongs to the prompt, and was not there. */
 static void lose_unseen(struct remote_op *op, const struct hearth_backing_place *place) {
     struct remote *remote = op->link->remote;
     const uint64_t ticket = op->answer.event.ticket;
@@ -240,7 +240,7 @@ static void lose_unseen(struct remote_op *op, const struct hearth_backing_place 
 
 /* ---- entry ---- */
 
-/* Everything that was asked is answered: the next round, or the end. */
+/* Starts the next round when everything that was asked is answered, or ends the seek. */
 static void go_on(struct remote_op *op) {
     struct remote_seek *seek = op->seek;
     if (op->sent > op->answered || op->lost) {
@@ -274,7 +274,7 @@ void hearth_remote_seek_reply(struct remote_op *op, const redisReply *reply) {
     if (reply->type == REDIS_REPLY_ERROR && !op->lost) {
         hearth_remote_refused(op->link->remote, REMOTE_SEEK, reply->str);
     }
-    if (reply->type != REDIS_REPLY_ARRAY) { /* nothing is known of what is there */
+    if (reply->type != REDIS_REPLY_ARRAY) { /* unknown what is there */
         op->lost = true;
         return;
     }

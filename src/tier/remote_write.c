@@ -33,7 +33,7 @@ static bool send_expire_key(struct remote_op *op, const char *key) {
     return op->link->remote->params.ttl_s == 0 || hearth_remote_send(op, 3, argv, NULL);
 }
 
-/* Of all that a block has beside the chunks. */
+/* Expires all values of a block except chunks. */
 static bool send_expire_block(struct remote_op *op) {
     static const enum remote_key KINDS[] = {REMOTE_INDEX, REMOTE_ENDS, REMOTE_COVERS};
     bool sent = true;
@@ -180,7 +180,7 @@ static void note_written(struct remote_op *op) {
     hearth_remote_works(remote, REMOTE_PUT);
 }
 
-/* Everything that was sent is answered. True: the operation goes on. */
+/* Sends the next commands of a put when all replies have come. True: the operation goes on. */
 static bool put_next(struct remote_op *op) {
     if (op->lost || (op->step == 0 && !op->missing) || op->step == 2) {
         return false;

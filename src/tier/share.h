@@ -7,9 +7,10 @@
  * of its own alone. One that holds less than its share takes what another holds above its own, whatever that is worth
  * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: one owner may hold all
  * that no other owner wants.
- *
- * A disk makes room now and then, for all that comes: first what is above `most` goes, and what no one wants any more,
- * then what is above the shares, then anything.
+ * Room for an owner is made of what others hold above their share, and of its own state; an owner that holds `most`
+ * makes room of its own state only. An owner below its share takes room from one above its share, whatever the state
+ * there is worth (cache/policy.h); in all other cases worth decides. While there is room none of this matters: one
+ * owner may hold all
  *
  * Threads: the caller's. */
 #ifndef HEARTH_TIER_SHARE_H
@@ -21,20 +22,20 @@
 
 #define HEARTH_SHARE_NONE UINT16_MAX
 
-/* How long after a request its owner still wants its state kept in RAM, and on disk. */
+/* How long after a request its owner still wants its state kept, in RAM and on disk. */
 #define HEARTH_SHARE_RAM_US INT64_C(600000000)
 #define HEARTH_SHARE_DISK_US INT64_C(604800000000)
 
 struct hearth_shares {
     struct hearth_share_owner {
         uint64_t id;
-        size_t bytes;     /* of its state in the tier */
+        size_t bytes;     /* bytes of its state in the tier */
         int64_t asked_us; /* its last request */
-    } *owners;            /* the first one has the state whose owner is not known */
+    } *owners;            /* the first one has the state of unknown owners */
     size_t n, cap;
     double part;      /* of the budget; 1: no owner is bounded */
-    int64_t lasts_us; /* for so long after a request an owner wants its state */
-    uint16_t asks;    /* room is made for this one; HEARTH_SHARE_NONE: for none */
+    int64_t lasts_us; /* how long after a request an owner wants its state */
+    uint16_t asks;    /* the owner for whom room is made; HEARTH_SHARE_NONE: none */
     /* as of the last division: */
     int64_t now_us;
     size_t wanting, share_bytes, most_bytes;
@@ -44,17 +45,18 @@ struct hearth_shares {
 bool hearth_shares_init(struct hearth_shares *shares, double part, int64_t lasts_us);
 void hearth_shares_finish(struct hearth_shares *shares);
 
-/* The owner with this id; 0, which is no key's, when memory is short or there are very many. */
+/* The owner with this id; 0, which no key has, when out of memory or when there are very many. */
 uint16_t hearth_share_find(struct hearth_shares *shares, uint64_t id);
-/* A request of the owner comes: divides the budget anew. */
+/* A request of the owner comes: divides the budget again. */
 void hearth_share_ask(struct hearth_shares *shares, uint16_t owner, size_t budget_bytes, int64_t now_us);
-/* The owner had a request at a time; where that is the last one it counts. */
+/* The owner had a request at `at_us`, which counts if it is the owner's last one. */
 void hearth_share_used(struct hearth_shares *shares, uint16_t owner, int64_t at_us);
-/* Divides the budget anew. */
+/* Divides the budget again. */
 void hearth_share_divide(struct hearth_shares *shares, size_t budget_bytes, int64_t now_us);
-/* An item of the owner counts as so much more, or less. */
+/* An item of the owner counted for `before` bytes and counts for `after` now. */
 void hearth_share_count(struct hearth_shares *shares, uint16_t owner, size_t before, size_t after);
-/* Whether the one that asks may have the room of an owner's item, and whether it may whatever the item is worth. */
+/* Whether the owner for whom room is made may take the room of an item of `owner` (may_take), and whether it may do so
+ * whatever the item is worth (is_due). */
 bool hearth_share_may_take(const struct hearth_shares *shares, uint16_t owner, size_t bytes);
 bool hearth_share_is_due(const struct hearth_shares *shares, uint16_t owner);
 /* Whether an item of the owner may go where room is made for all: in passes, 0 to HEARTH_SHARE_PASSES - 1, each of
