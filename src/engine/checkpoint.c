@@ -36,7 +36,7 @@ int32_t hearth_checkpoint_return(const struct hearth_checkpoint *checkpoint, str
         return err ? err : n;
     }
     int32_t pos = checkpoint->pos;
-    if (pos <= 0 || pos > n) { /* the engine promised more than it holds */
+    if (pos <= 0 || pos > n) { /* the engine holds less than it should */
         engine->ops->seq_clear(engine, seq);
         return HEARTH_ERR_STATE;
     }

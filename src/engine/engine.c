@@ -44,12 +44,12 @@ void hearth_sampling_default(struct hearth_sampling *sampling) {
     };
 }
 
-/* A penalty on sequences. */
+/* Whether the penalty on sequences (DRY) is on. */
 static bool is_dry(const struct hearth_sampling *sampling) {
     return sampling->dry_multiplier > 0.0f && sampling->dry_base >= 1.0f && sampling->dry_last_tokens != 0;
 }
 
-/* A penalty on tokens. */
+/* Whether a penalty on single tokens is on. */
 static bool is_penalised(const struct hearth_sampling *sampling) {
     /* Exact comparisons: the neutral values are exactly representable, and anything else is on. */
     return sampling->penalty_last_tokens != 0 &&

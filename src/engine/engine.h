@@ -1,7 +1,7 @@
-/* The engine: what does the arithmetic, behind one vtable.
+/* The engine: the part that computes, behind one vtable.
  *
- * Two engines stand behind it: `llama` (llama.cpp's C API; the only place that includes llama.h) and `sim`
- * (deterministic, with a virtual clock; tests and policy work).
+ * There are two engines: `llama` (llama.cpp's C API; besides src/chat the only place that includes llama.h) and `sim`
+ * (deterministic, with a virtual clock; for tests and for work on policies).
  *
  * State comes in two kinds. *Addressable* state (attention K/V) belongs to positions: a range of it can be shared,
  * exported and imported. *Non-addressable* state (recurrent state, sliding window) belongs to a sequence at exactly
@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Most tokens that are guessed ahead and computed behind the one that is due. */
+/* Most guessed tokens that are computed behind the due one. */
 #define HEARTH_DRAFT_MAX 16
 
 #define HEARTH_ENGINE_CLASS_TABLE(X)      \
@@ -49,52 +49,52 @@ enum hearth_engine_class {
 
 const char *hearth_engine_class_text(enum hearth_engine_class memory_class);
 
-/* Tokens that mark the code around a gap and the files beside it; -1: the vocabulary has none. */
+/* Tokens for filling in the middle: they mark the code around a gap, and other files; -1: the vocabulary has none. */
 struct hearth_fim {
     hearth_token prefix, suffix, middle, repo, file;
 };
 
-/* What an engine is and can do; filled at creation, constant afterwards (readable by any thread). Strings are
- * owned by the engine. */
+/* What an engine is and can do. Filled at creation and constant afterwards (any thread may read it); the engine owns
+ * the strings. */
 struct hearth_caps {
     enum hearth_engine_class memory_class;
     bool cache_ok;             /* the self-test at load passed; false: state must not be reused */
-    uint32_t lanes;            /* sequences that may be in one batch, whichever these are */
-    uint32_t seqs;             /* sequences: as many, and parked ones for state that stands still */
-    uint32_t ctx_tokens;       /* cells, and at the same time the longest sequence */
+    uint32_t lanes;            /* most sequences in one batch; any sequences may be chosen */
+    uint32_t seqs;             /* all sequences: as many as lanes, and parked ones for state that no request uses */
+    uint32_t ctx_tokens;       /* cells, and also the length of the longest sequence */
     uint32_t train_ctx_tokens; /* context size the model was trained with */
     uint32_t batch_tokens;     /* most tokens in one decode */
-    uint32_t ubatch_tokens;    /* tokens computed at once inside a decode: the natural prefill chunk */
+    uint32_t ubatch_tokens;    /* tokens that decode computes at once: the natural prefill chunk */
     uint32_t outputs;          /* most outputs of one batch; at least one for each sequence */
-    int32_t rewind_tokens;     /* so many tokens of the last decode can always be taken back with seq_rewind() */
+    int32_t rewind_tokens;     /* seq_rewind() can always take back so many tokens of the last decode */
     bool batch_exact;          /* a token's logits and state are the same, to the bit, whether it is decoded alone or
                                 * together with up to HEARTH_DRAFT_MAX others of its sequence; while nothing else is
                                 * in the batch */
     uint32_t vocab_tokens;
-    size_t token_bytes;          /* most bytes of text that one token stands for; 0: not known */
-    size_t page_bytes_per_token; /* addressable state, about */
-    size_t snapshot_bytes;       /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
-    int32_t window_tokens;       /* the non-addressable state is a sliding window: a token sees so many positions before
-                                  * its own. 0: it is not */
+    size_t token_bytes;            /* longest text of one token, in bytes; 0: unknown */
+    size_t page_bytes_per_token;   /* addressable state, about */
+    size_t snapshot_bytes;         /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
+    int32_t window_tokens;         /* > 0: the non-addressable state is a sliding window, in which a token sees so many
+                                      positions before its own; 0: it is not */
     size_t window_bytes_per_token; /* of a window: its state at one position, about */
     uint64_t model_bytes;          /* size of the weights */
     uint64_t model_params;
-    struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
+    struct hearth_digest fingerprint; /* engines with equal fingerprints can exchange state; see engine/fingerprint.h */
     hearth_token end_token;           /* a token that ends generation; -1: the vocabulary has none */
     struct hearth_fim fim;
-    bool add_bos;                    /* the tokenizer puts a BOS token in front when add_special is set */
+    bool add_bos;                    /* the tokenizer puts a BOS token in front if add_special is set */
     const char *description;         /* for example "llama 135M Q4_1" */
     const char *chat_template;       /* Jinja text from the model, or NULL */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
 };
 
-/* One token of a batch. Tokens of one sequence stand in order and continue the sequence's end. */
+/* One token of a batch. Tokens of one sequence stand in order and continue the sequence at its end. */
 struct hearth_batch_item {
     hearth_token token;
     int32_t seq;
     int32_t pos;
-    bool output; /* logits wanted: the item's index can be sampled from until the next decode. At most caps.outputs of
-                  * a batch: memory is reserved for no more. */
+    bool output; /* logits are wanted: the item's index can be sampled from until the next decode. At most caps.outputs
+                    per batch, for which memory is reserved */
 };
 
 struct hearth_logit_bias {
@@ -123,7 +123,7 @@ struct hearth_sampling {
     float dry_base;              /* 1.75 */
     int32_t dry_allowed_length;  /* 2 */
     int32_t dry_last_tokens;     /* 64 */
-    int32_t logprobs;            /* alternatives to report per token; -1 = no logprobs */
+    int32_t logprobs;            /* alternatives to report per token; -1: no logprobs */
     bool ignore_eos;
     const struct hearth_logit_bias *logit_bias; /* borrowed until the sampler is created */
     size_t logit_biases;
@@ -141,14 +141,15 @@ enum hearth_sample_flags {
 #define HEARTH_LOGPROBS_MAX 20
 
 void hearth_sampling_default(struct hearth_sampling *sampling);
-/* Whether every number is one that can be sampled with. Errors: INVALID. */
+/* Whether every number is valid for sampling. Errors: INVALID, with a message. */
 int hearth_sampling_check(const struct hearth_sampling *sampling, const struct hearth_caps *caps,
                           struct hearth_errmsg *msg);
-/* True when a penalty is on: then the sampler must be shown the prompt's last tokens, so many; -1: all. */
+/* Whether a penalty is on, and how many of the prompt's last tokens the sampler must be shown for it (lookback; -1:
+ * all). */
 bool hearth_sampling_penalises(const struct hearth_sampling *sampling);
 int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling);
 
-/* Log-probabilities of one sampled token and the best alternatives, from the unmodified logits. */
+/* Log-probabilities of a sampled token and of the best alternatives, from the unmodified logits. */
 struct hearth_sample_logprobs {
     float chosen;
     int32_t n;
@@ -156,12 +157,12 @@ struct hearth_sample_logprobs {
     float logprob[HEARTH_LOGPROBS_MAX];
 };
 
-/* The head of every sampler, which belongs to the engine that made it. */
+/* The head of every sampler. A sampler belongs to the engine that made it. */
 struct hearth_sampler {
     struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
 };
 
-/* Whether a token that is sampled or accepted with these flags is under the sampler's grammar. */
+/* Whether the sampler's grammar applies to a token that is sampled or accepted with these flags. */
 static inline bool hearth_sampler_constrains(const struct hearth_sampler *sampler, unsigned flags) {
     return sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0;
 }
@@ -171,8 +172,8 @@ struct hearth_engine;
 struct hearth_engine_ops {
     void (*destroy)(struct hearth_engine *engine);
 
-    /* Computes a batch. Errors: NO_CELLS (nothing of it was kept: free cells and try again), ENGINE (the sequences
-     * in the batch are to be cleared), CANCELLED. */
+    /* Computes a batch. Errors: NO_CELLS (nothing was computed: free cells and try again), ENGINE (clear all sequences
+     * of the batch), CANCELLED. */
     int (*decode)(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n);
 
     /* Samplers. `sample` chooses from the logits of batch item `index` of the last decode and accepts the token;
@@ -189,18 +190,18 @@ struct hearth_engine_ops {
                            unsigned flags);
     hearth_token (*sample)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index, unsigned flags,
                            struct hearth_sample_logprobs *logprobs);
-    /* What `sample` would have reported had it chosen this token, from the logits of batch item `index`. */
+    /* Reports what `sample` would have reported if it had chosen this token, from the logits of batch item `index`. */
     void (*token_logprobs)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
                            hearth_token token, struct hearth_sample_logprobs *logprobs);
-    /* Whether sampler_create() would take this grammar's text: INVALID with a message, or OK. Any thread. NULL where
-     * grammars are ignored. */
+    /* Whether sampler_create() would accept this grammar: INVALID with a message, or OK. Any thread. The member is NULL
+     * in engines that ignore grammars. */
     int (*grammar_check)(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
 
     /* Sequences. */
     /* Empties a sequence. Never fails. */
     void (*seq_clear)(struct hearth_engine *engine, int32_t seq);
-    /* The lowest n to which `seq`, now holding [0, end), can be rewound without a snapshot: 0 for PAGES, `end` where
-     * nothing can be rewound, something between for a sliding window that still holds older cells. */
+    /* The lowest n to which `seq`, which holds [0, end), can be rewound without a snapshot: 0 for PAGES, `end` if it
+     * cannot be rewound, in between for a sliding window that still holds older cells. */
     int32_t (*seq_rewind_floor)(struct hearth_engine *engine, int32_t seq, int32_t end);
     /* Keeps [0, n) of a sequence, n >= its rewind floor; the sequence is then complete at n. Errors: STATE (the
      * sequence is empty afterwards). */
@@ -238,14 +239,14 @@ struct hearth_engine_ops {
                     struct hearth_tokens *out);
     size_t (*token_text)(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
     bool (*token_is_end)(struct hearth_engine *engine, hearth_token token);
-    /* User-defined tokens are made of their text even where control tokens are not parsed. */
+    /* Whether a token is user-defined: such tokens are recognised in text even where control tokens are not. */
     bool (*token_is_user_defined)(struct hearth_engine *engine, hearth_token token);
 
     /* Time as the engine sees it: the monotonic clock, or sim's virtual one. Units: microseconds. Any thread. */
     int64_t (*now_us)(struct hearth_engine *engine);
 
-    /* For proofs: the raw logits of batch item `index` of the last decode, caps.vocab_tokens floats owned by the
-     * engine and valid until the next decode. The member is NULL in engines that have none. */
+    /* For tests: the raw logits of batch item `index` of the last decode, caps.vocab_tokens floats. The engine owns
+     * them; they are valid until the next decode. The member is NULL in engines without logits. */
     const float *(*logits)(struct hearth_engine *engine, size_t index);
 };
 
@@ -253,7 +254,7 @@ struct hearth_engine_ops {
 struct hearth_engine {
     const struct hearth_engine_ops *ops;
     struct hearth_caps caps;
-    /* For grammars: made for the first one, and room for one answer per token. */
+    /* For grammars; made when the first one comes. It has room for one answer per token. */
     struct hearth_grammar_vocabulary *vocabulary;
     uint8_t *allowed;
 };
@@ -265,35 +266,35 @@ static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
     return caps->memory_class != HEARTH_ENGINE_PAGES;
 }
 
-/* Appends the text of a token, however long; `special`: of control tokens, too. False: out of memory. Any thread. */
+/* Appends the text of a token of any length; `special`: also that of control tokens. False: out of memory. Any thread.
+ */
 bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out);
 
-/* An engine's tokens, as grammars ask for them; lives no longer than the engine. */
+/* The engine's tokens in the form that grammars need; valid as long as the engine. */
 struct hearth_grammar_tokens hearth_engine_grammar_tokens(struct hearth_engine *engine);
 /* Puts a sampler under a grammar. Errors: INVALID (the grammar), NOMEM. */
 int hearth_engine_constrain(struct hearth_engine *engine, const struct hearth_grammar *grammar,
                             struct hearth_sampler *sampler, struct hearth_errmsg *msg);
 /* Frees what the head of an engine owns. */
 void hearth_engine_finish(struct hearth_engine *engine);
-/* hearth_grammar_check() with the tokens of an engine: what grammar_check is in engines that follow grammars. */
+/* hearth_grammar_check() with an engine's tokens: the member grammar_check of engines that follow grammars. */
 int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
 
-/* The longest text of a token, in bytes, control tokens included: what caps.token_bytes is where tokens are pieces of
- * the text as it stands. */
+/* The longest text of a token in bytes, control tokens included. It is caps.token_bytes if tokens are pieces of the
+ * unchanged text. */
 size_t hearth_engine_longest_token(struct hearth_engine *engine);
 
-/* Takes a short sequence out and back through every mechanism the class has and compares logits. Uses sequence 0,
- * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says what
- * differed. A window that does not come back in pieces is none from then on (caps.window_tokens). Called at load by
- * hearth_llama_create(). */
+/* Takes a short sequence out and back in by every mechanism of the class, and compares logits. Uses sequence 0, which
+ * must be empty before and is empty afterwards. True: every comparison is exact; otherwise `msg` says what differed. If
+ * only pieces of a window fail, caps.window_tokens becomes 0. hearth_llama_create() calls it. */
 bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg);
 
-/* Whether a few tokens give the same logits, to the bit, together and one by one. Sequence 0 as above. False where the
- * engine has no logits to compare. */
+/* Whether a few tokens give the same logits, to the bit, together and one by one. Uses sequence 0 as above. False if
+ * the engine has no logits. */
 bool hearth_engine_batch_exact(struct hearth_engine *engine);
 
-/* Whether a prompt gives the same logits, to the bit, in one batch and in several, beside another sequence whose cells
- * lie among its own. Sequences 0 and 1 as above. */
+/* Whether a prompt gives the same logits, to the bit, in one batch and in several, beside another sequence with cells
+ * among its own. Uses sequences 0 and 1 as above. */
 bool hearth_engine_splits_exact(struct hearth_engine *engine);
 
 #endif

@@ -61,7 +61,7 @@ static int digest_sample(FILE *file, uint64_t begin, uint64_t end, struct hearth
     int err = HEARTH_OK;
     uint64_t bytes = end > begin ? end - begin : 0;
     uint64_t len = bytes < SAMPLE_BLOCK_BYTES ? bytes : SAMPLE_BLOCK_BYTES;
-    /* A small file is covered whole by overlapping blocks; reading it 64 times would be silly. */
+    /* Overlapping blocks cover a small file wholly, without reading it 64 times. */
     uint64_t blocks = bytes / SAMPLE_BLOCK_BYTES + 1 < SAMPLE_BLOCKS ? bytes / SAMPLE_BLOCK_BYTES + 1 : SAMPLE_BLOCKS;
     for (uint64_t i = 0; i < blocks && len > 0; i++) {
         uint64_t offset = blocks == 1 ? 0 : (uint64_t)((double)(bytes - len) * ((double)i / (double)(blocks - 1)));
@@ -109,7 +109,7 @@ static uint32_t split_count(const struct gguf_context *gguf) {
     return n > 1 ? n : 1;
 }
 
-/* One file: adds its parts to `info`. The first file also says how many splits there are. */
+/* Adds the parts of one file to `info`. The first file also says how many splits there are. */
 static int inspect_file(const char *path, bool first, struct hearth_gguf_info *info, struct hearth_errmsg *msg) {
     FILE *file;
     uint64_t bytes;

@@ -29,12 +29,12 @@ struct hearth_gguf_info {
  * holds one clear line. */
 int hearth_gguf_inspect(const char *path, struct hearth_gguf_info *info, struct hearth_errmsg *msg);
 
-/* Everything the fingerprint is made of. Strings may be NULL. Zero is a value like any other. */
+/* Everything that the fingerprint is made of. Strings may be NULL. Zero is a value like any other. */
 struct hearth_fingerprint_parts {
     const struct hearth_gguf_info *model;
     const struct hearth_gguf_info *lora; /* NULL = none */
     float lora_scale;
-    float rope_freq_base; /* 0 = the model's own, which its metadata covers; likewise below */
+    float rope_freq_base; /* 0 = the model's own, which its metadata covers; so below */
     float rope_freq_scale;
     int32_t rope_scaling; /* -1 = the model's own */
     int32_t type_k, type_v;
@@ -43,7 +43,7 @@ struct hearth_fingerprint_parts {
     uint32_t yarn_orig_ctx;         /* 0 = the model's own */
     const char *const *override_kv; /* of the metadata */
     size_t override_kvs;
-    const char *memory_class; /* another class stores other blobs */
+    const char *memory_class; /* each class stores other blobs */
     const char *engine_build; /* version and build of the engine */
 };
 

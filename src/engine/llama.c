@@ -29,8 +29,9 @@ const char *hearth_llama_version(void) {
 
 /* ---- decode ---- */
 
-/* How ggml computes a batch's rows, where llama.cpp was built with patches/llama.cpp. A batch of one sequence is what
- * is due and what was guessed behind it: guesses are exact when each of their rows is what it would be alone. */
+/* Selects how ggml computes the rows of a batch, if llama.cpp was built with patches/llama.cpp. The batch of one
+ * sequence is its due token and the guesses behind it. Guesses are exact if each of their rows is what it would be
+ * alone. */
 #ifdef HEARTH_GGML_PATCHED
 
 static const bool patched = true;
@@ -45,7 +46,7 @@ static enum ggml_hearth_mode row_mode(const struct hearth_llama *llama, const st
     return llama->deterministic ? GGML_HEARTH_UNORDERED : one ? GGML_HEARTH_APART : GGML_HEARTH_BLOCKS;
 }
 
-/* The mode is the process's: one batch at a time, of whatever engine. */
+/* Computes a batch. The mode belongs to the process, so only one engine computes at a time. */
 static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batch_item *items, size_t n) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&one);
@@ -121,7 +122,7 @@ static void llama_destroy(struct hearth_engine *engine) {
         llama->pool_free(llama->pool_batch);
     }
     if (llama->model != NULL) {
-        llama_model_free(llama->model); /* and the adapter */
+        llama_model_free(llama->model); /* frees the adapter, too */
     }
     batch_finish(llama);
     hearth_buf_finish(&llama->empty_partial);
@@ -171,7 +172,7 @@ static void backend_init(void) {
     llama_backend_init();
 }
 
-/* Of the whole process; what was set first stays. */
+/* Sets NUMA for the whole process; the first setting stays. */
 static void set_numa(const char *name) {
     static const struct {
         const char *name;
@@ -186,7 +187,7 @@ static void set_numa(const char *name) {
     }
 }
 
-/* `what` and, when llama.cpp gave one, the reason. */
+/* Fills `msg` with `what` and, if llama.cpp gave one, the reason. */
 static int fail_with_reason(struct hearth_errmsg *msg, int err, const char *what, const char *path) {
     const char *reason = hearth_llama_log_error();
     return reason[0] != '\0' ? hearth_fail(msg, err, "%s %s: %s", what, path, reason)
@@ -263,8 +264,8 @@ static int load_lora(struct hearth_llama *llama, const struct hearth_llama_param
     return HEARTH_OK;
 }
 
-/* Makes the context that `p` describes; `p` is left as it came out (flash attention may have been left to llama.cpp).
- */
+/* Makes the context that `p` describes. `p` returns the values that were used (llama.cpp may decide on flash
+ * attention). */
 static int make_context(struct hearth_llama *llama, const struct hearth_llama_params *params,
                         struct llama_context_params *p, struct hearth_errmsg *msg) {
     hearth_llama_log_reset();
@@ -320,7 +321,7 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
                         const struct llama_context_params *full, bool opaque, struct hearth_errmsg *msg) {
     uint64_t available = hearth_llama_available_bytes();
     uint64_t ctx_tokens = full->n_ctx != 0 ? full->n_ctx : (uint64_t)llama_model_n_ctx_train(llama->model);
-    /* Of each position: a value for each token that is computed at once. */
+    /* The mask has, for each position, a value for each token that is computed at once. */
     uint64_t mask_bytes = (full->n_ubatch < ctx_tokens ? full->n_ubatch : ctx_tokens) * sizeof(uint16_t);
     uint64_t most_bytes = ctx_tokens * ((uint64_t)llama_model_n_layer(llama->model) *
                                             (uint64_t)llama_model_n_embd(llama->model) * 2 * sizeof(float) +
@@ -351,7 +352,7 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
     return err;
 }
 
-/* Those that end generation, and those that texts are cut at. */
+/* Collects the tokens that end generation, and those at which texts are cut. */
 static int collect_tokens(struct hearth_llama *llama) {
     int32_t n = llama_vocab_n_tokens(llama->vocab);
     for (int pass = 0; pass < 2; pass++) {
@@ -373,7 +374,7 @@ static int collect_tokens(struct hearth_llama *llama) {
     return llama->cuts != NULL ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
-/* Everything of the capabilities but the memory class and its sizes. */
+/* Fills the capabilities except the memory class and its sizes. */
 static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_params *params) {
     struct hearth_caps *caps = &llama->head.caps;
     caps->lanes = params->lanes;
@@ -384,7 +385,7 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->ubatch_tokens = llama_n_ubatch(llama->ctx);
     caps->vocab_tokens = (uint32_t)llama_vocab_n_tokens(llama->vocab);
     const enum llama_vocab_type type = llama_vocab_type(llama->vocab);
-    if (type == LLAMA_VOCAB_TYPE_SPM || type == LLAMA_VOCAB_TYPE_BPE) { /* others may shorten the text first */
+    if (type == LLAMA_VOCAB_TYPE_SPM || type == LLAMA_VOCAB_TYPE_BPE) { /* other types may shorten the text before */
         caps->token_bytes = hearth_engine_longest_token(&llama->head);
     }
     caps->model_bytes = llama_model_size(llama->model);
@@ -447,8 +448,8 @@ static void run_selftest(struct hearth_llama *llama, const char *path) {
     }
 }
 
-/* Outputs per batch: for every lane with all it may guess ahead, but bounded in memory, which is reserved twice (in
- * the graph and behind it); in any case for one lane that guesses beside all others that do not. */
+/* Outputs per batch: enough for every lane with all its guesses, but bounded, since the memory is reserved twice (in
+ * the graph and behind it). In any case enough for one lane with guesses beside all others without. */
 static uint32_t output_rows(const struct hearth_llama *llama, uint32_t lanes) {
     uint64_t row_bytes = (uint64_t)llama_vocab_n_tokens(llama->vocab) * sizeof(float);
     uint64_t most = OUTPUT_BYTES_MAX / row_bytes, wanted = (uint64_t)lanes * (1 + HEARTH_DRAFT_MAX);
@@ -456,14 +457,14 @@ static uint32_t output_rows(const struct hearth_llama *llama, uint32_t lanes) {
     return (uint32_t)(wanted < most ? wanted : most > least ? most : least);
 }
 
-/* What comes after the model is loaded. */
+/* Sets up everything that follows loading the model. */
 static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params, bool opaque,
                   const struct hearth_gguf_info *model, const struct hearth_gguf_info *lora,
                   struct hearth_errmsg *msg) {
     struct llama_context_params p;
     bool pages = !opaque && !llama->recurrent;
-    /* Without pages state is small, or each sequence has memory of its own; and memory that is recurrent alone computes
-     * together only sequences that follow one another. */
+    /* Without pages there is no parked sequence: state is small, or each sequence has memory of its own, and purely
+     * recurrent memory computes only sequences together that follow one another. */
     params->parked_seqs = pages ? params->parked_seqs : 0;
     int err = hearth_llama_context_params(params, &p, msg);
     if (err == HEARTH_OK) {
@@ -500,7 +501,7 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
         llama->head.caps.fingerprint = fingerprint(llama, params, &p, model, lora);
         run_selftest(llama, params->model_path);
         if (params->deterministic) {
-            const struct hearth_digest other = llama->head.caps.fingerprint; /* the same tokens, other numbers */
+            const struct hearth_digest other = llama->head.caps.fingerprint; /* same tokens, other numbers */
             llama->head.caps.fingerprint = hearth_digest_chain(other, "unordered", strlen("unordered"));
         }
         const bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();

@@ -4,13 +4,13 @@
 
 #include "engine/engine.h"
 
-/* Everything that shapes a context. Zero means the default everywhere except where a comment says otherwise; start
- * from hearth_llama_params_default(). Names in parentheses are llama-server's flags. */
+/* Parameters that shape a context. Zero means the default unless a comment says otherwise; start from
+ * hearth_llama_params_default(). Parentheses or comments name llama-server's flags. */
 struct hearth_llama_params {
     const char *model_path;      /* -m */
     uint32_t ctx_tokens;         /* -c; 0 = the model's training context */
     uint32_t lanes;              /* -np */
-    uint32_t parked_seqs;        /* default 1, and 0 means none: caps.seqs - caps.lanes; none without pages */
+    uint32_t parked_seqs;        /* caps.seqs - caps.lanes; default 1, and 0 means none; without pages there are none */
     uint32_t batch_tokens;       /* -b; default 2048 */
     uint32_t ubatch_tokens;      /* -ub; default 512 */
     int32_t threads;             /* -t; 0 = the number of cores */
@@ -33,7 +33,7 @@ struct hearth_llama_params {
     bool check_tensors;             /* --check-tensors */
     const char *const *override_kv; /* --override-kv "KEY=TYPE:VALUE,…" */
     size_t override_kvs;
-    /* Where things are computed. None of this is part of the fingerprint: state fits wherever it comes from. */
+    /* Where things are computed. None of this is part of the fingerprint: state fits wherever it was computed. */
     const char *device;                 /* --device "CUDA0,CUDA1"; "none" = the CPU; NULL = all */
     const char *split_mode;             /* --split-mode none|layer|row; NULL = layer */
     const char *tensor_split;           /* --tensor-split "3,1"; NULL = by free memory */
@@ -51,9 +51,9 @@ struct hearth_llama_params {
     const char *cpu_range;  /* --cpu-range "0-3" the CPUs that threads run on; both NULL = all */
     bool cpu_strict;        /* --cpu-strict 1 */
     int32_t priority;       /* --prio -1 … 3 */
-    bool deterministic;     /* --deterministic: each token's numbers depend on the tokens before it alone; an
-                               error where they would not */
-    bool force_opaque;      /* tests: use the opaque class whatever the model can do */
+    bool deterministic; /* --deterministic: each token's numbers depend on the tokens before it alone; an error if the
+                           engine cannot do that */
+    bool force_opaque;  /* tests: use the opaque class whatever the model can do */
     /* Called with 0 … 1 while the weights are loaded, from a thread that hearth_llama_create() waits for; may be
      * NULL. */
     void (*progress)(void *user, float fraction);
@@ -70,11 +70,11 @@ void hearth_llama_params_default(struct hearth_llama_params *params);
 int hearth_llama_create(const struct hearth_llama_params *params, struct hearth_engine **out,
                         struct hearth_errmsg *msg);
 
-/* What the model's file recommends for sampling (general.sampling.temp and the like): sets those fields, and leaves the
- * others. Values that no request could ask for are left out. `engine` is of hearth_llama_create(). */
+/* Sets the sampling fields that the model's file recommends (general.sampling.temp and others), and leaves the other
+ * fields. Values that no request could ask for are left out. `engine` must be of hearth_llama_create(). */
 void hearth_llama_recommended(const struct hearth_engine *engine, struct hearth_sampling *sampling);
 
-/* The devices that hearth_llama_params.device can name, a line each. False: out of memory. */
+/* Lists the devices that hearth_llama_params.device can name, one per line. False: out of memory. */
 bool hearth_llama_devices(struct hearth_buf *out);
 
 /* How many GPUs this build can use on this machine. */

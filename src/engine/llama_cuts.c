@@ -18,13 +18,13 @@ struct special {
     const char *text;
     size_t len;
     bool cut;    /* a text may be cut in front of it */
-    bool always; /* it is told apart also where control tokens are not to be */
+    bool always; /* it is recognised even where control tokens are not */
 };
 
 struct hearth_llama_cuts {
     struct special *specials; /* sorted by text */
     size_t count, cap, longest;
-    bool first[256]; /* the bytes that they begin with */
+    bool first[256]; /* first bytes of their texts */
 };
 
 static int compare(const void *a, const void *b) {
@@ -73,7 +73,7 @@ void hearth_llama_cuts_destroy(struct hearth_llama_cuts *cuts) {
     }
 }
 
-/* The first of specials [lo, hi), which are alike before byte `at`, with a byte `at` of at least `c`. */
+/* Of specials [lo, hi), which are equal before byte `at`, the first one with a byte `at` of at least `c`. */
 static size_t bound(const struct hearth_llama_cuts *cuts, size_t lo, size_t hi, size_t at, int c) {
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
@@ -88,7 +88,8 @@ static size_t bound(const struct hearth_llama_cuts *cuts, size_t lo, size_t hi, 
     return lo;
 }
 
-/* The longest special that the text begins with, or NULL; `*may_cut`: all that it begins with allow it. */
+/* The longest special with which the text begins, or NULL; `*may_cut`: all specials with which it begins allow a cut.
+ */
 static const struct special *match(const struct hearth_llama_cuts *cuts, const char *text, size_t len,
                                    bool parse_special, bool *may_cut) {
     const struct special *best = NULL;
@@ -109,7 +110,7 @@ static const struct special *match(const struct hearth_llama_cuts *cuts, const c
 
 size_t hearth_llama_cuts_next(const struct hearth_llama_cuts *cuts, const char *text, size_t len, size_t from,
                               bool parse_special) {
-    size_t reach = 0; /* how far those that began before reach */
+    size_t reach = 0; /* the end of the longest special that began before */
     bool may_cut;
     size_t at = from > cuts->longest ? from - cuts->longest : 0;
     for (; at < len; at++) {

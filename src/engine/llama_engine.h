@@ -33,11 +33,11 @@ struct hearth_llama {
     /* The partial blob (header and P) of an empty sequence. Importing it into a sequence empties the recurrent part;
      * its P ends every page. */
     struct hearth_buf empty_partial;
-    /* Sliding windows only: the partial blob of a sequence of one token, which importing into scratch replaces a
-     * window that is about to be thrown away. */
+    /* With sliding windows only: the partial blob of a one-token sequence. Importing it into scratch replaces a window
+     * that is about to be thrown away. */
     struct hearth_buf tiny_partial;
 
-    struct hearth_llama_cuts *cuts; /* where long texts are cut */
+    struct hearth_llama_cuts *cuts; /* finds where long texts can be cut */
     llama_token *ends;              /* every token that ends generation */
     size_t ends_n;
 
@@ -70,16 +70,16 @@ size_t hearth_llama_cuts_next(const struct hearth_llama_cuts *cuts, const char *
 
 /* llama_params.c */
 enum hearth_llama_support { HEARTH_LLAMA_FULL, HEARTH_LLAMA_OPAQUE, HEARTH_LLAMA_REFUSED };
-/* What may be tried with an architecture; `*reason` (a static text) says why not everything. */
+/* What an architecture supports; `*reason` (static text) says why not everything. */
 enum hearth_llama_support hearth_llama_support(const char *architecture, const char **reason);
-/* Fills what is left at zero with defaults and checks the rest. Errors: INVALID. */
+/* Replaces zeros by defaults and checks the rest. Errors: INVALID. */
 int hearth_llama_params_complete(struct hearth_llama_params *params, struct hearth_errmsg *msg);
 int hearth_llama_context_params(const struct hearth_llama_params *params, struct llama_context_params *out,
                                 struct hearth_errmsg *msg);
 /* Memory that can still be used without swapping; UINT64_MAX when unknown. Units: bytes. */
 uint64_t hearth_llama_available_bytes(void);
 
-/* How much of the process cannot be swapped out. Units: bytes. */
+/* How much memory of the process cannot be swapped out. Units: bytes. */
 uint64_t hearth_llama_locked_bytes(void);
 
 /* llama_place.c */
@@ -89,21 +89,21 @@ struct hearth_llama_placement {
     struct llama_model_tensor_buft_override *overrides; /* ends with a pattern NULL */
     struct llama_model_kv_override *metadata;           /* ends with an empty key */
     size_t overrides_n, metadata_n;
-    char **texts; /* what all of these point at */
+    char **texts; /* the strings that all of these point at */
     size_t texts_n;
 };
-/* Where the model goes and how it is read; `out` points into `place`, which is to be finished, also after an error.
+/* Decides where the model goes and how it is read. `out` points into `place`; finish `place` also after an error.
  * Errors: INVALID, NOMEM. */
 int hearth_llama_place(const struct hearth_llama_params *params, struct hearth_llama_placement *place,
                        struct llama_model_params *out, struct hearth_errmsg *msg);
 void hearth_llama_place_finish(struct hearth_llama_placement *place);
-/* Whether the model is to be locked into RAM. */
+/* Whether the model is locked into RAM. */
 bool hearth_llama_wants_lock(const struct hearth_llama_params *params);
 
 /* llama_threads.c */
-/* The CPUs of --cpu-mask and --cpu-range. Errors: INVALID. */
+/* Checks --cpu-mask and --cpu-range. Errors: INVALID. */
 int hearth_llama_cpus_check(const struct hearth_llama_params *params, struct hearth_errmsg *msg);
-/* Threads that live as long as the context. Not having them only costs speed. */
+/* Attaches threads that live as long as the context. A failure only costs speed. */
 void hearth_llama_attach_threads(struct hearth_llama *llama, const struct hearth_llama_params *params);
 
 /* llama_state.c */

@@ -98,7 +98,7 @@ static ggml_backend_buffer_type_t find_buffer(const char *name) {
     return NULL;
 }
 
-/* `pattern` is the placement's; NULL: memory was not there for it. */
+/* Adds an override. `pattern` belongs to the placement; NULL: it could not be allocated. */
 static int add_override(struct hearth_llama_placement *place, const char *pattern, ggml_backend_buffer_type_t type,
                         struct hearth_errmsg *msg) {
     struct llama_model_tensor_buft_override *overrides =

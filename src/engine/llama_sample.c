@@ -27,7 +27,7 @@
 struct bias {
     llama_token token;
     float bias;
-    float before; /* the logit while the bias is applied */
+    float before; /* the logit before the bias */
 };
 
 struct hearth_llama_sampler {
@@ -75,7 +75,7 @@ static bool add_filter(struct llama_sampler *chain, struct llama_sampler *filter
     return true;
 }
 
-/* So much is allocated. */
+/* A window of tokens, cut to the context: so much is allocated. */
 static int32_t at_most_context(const struct hearth_llama *llama, int32_t tokens) {
     const int32_t context = (int32_t)llama->head.caps.ctx_tokens;
     return tokens < 0 || tokens > context ? context : tokens;
@@ -122,7 +122,7 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_llama_sampler *
     if (ok && s->xtc_probability > 0.0f) {
         ok = add_filter(sampler->chain, llama_sampler_init_xtc(s->xtc_probability, s->xtc_threshold, 1, s->seed));
     }
-    /* Without a range it is the plain temperature. */
+    /* A range of 0 is the plain temperature. */
     return ok &&
            add_filter(sampler->chain,
                       llama_sampler_init_temp_ext(s->temperature, s->dynatemp_range, s->dynatemp_exponent)) &&
@@ -293,8 +293,8 @@ static llama_token choose(struct hearth_llama_sampler *sampler, const float *log
                : largest(logits, n);
 }
 
-/* The tokens that the grammar leaves, most likely first when there is a limit to how many are `wanted` (0: all, into
- * the sampler's candidates). Returns how many. */
+/* Picks the tokens that the grammar allows: the most likely ones, at most `wanted` (0: all, into the sampler's
+ * candidates). Returns how many. */
 static size_t pick_allowed(struct hearth_llama *llama, struct hearth_llama_sampler *sampler, const float *logits,
                            int32_t n, size_t wanted, llama_token_data *out) {
     if (wanted > 0) {
@@ -341,7 +341,7 @@ static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_llam
         likeliest = candidates.data[i].logit > candidates.data[likeliest].logit ? i : likeliest;
     }
     llama_token_data fallback = candidates.data[likeliest];
-    if (greedy || !isfinite(fallback.logit)) { /* all of them biased away: allowed all the same */
+    if (greedy || !isfinite(fallback.logit)) { /* biases exclude all of them: allowed all the same */
         return fallback.id;
     }
     llama_sampler_apply(sampler->chain, &candidates);

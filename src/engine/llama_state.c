@@ -105,8 +105,8 @@ static struct probe_sizes probe_sizes(struct hearth_llama *llama, bool opaque) {
     return (struct probe_sizes){full, opaque ? full : llama_state_seq_get_size_ext(llama->ctx, 0, PARTIAL)};
 }
 
-/* How far back a sequence can be rewound at its live end. Window cells are given up only where a new token would not
- * see them, judged before what is computed at once (an ubatch): tokens of the last one can always go. */
+/* How far back a sequence can be rewound at its live end. A window's cells are reused only if no new token could see
+ * them, judged before an ubatch is computed, so tokens of the last ubatch can always be taken back. */
 static int32_t rewind_tokens(const struct hearth_llama *llama) {
     if (llama->head.caps.memory_class == HEARTH_ENGINE_PAGES) {
         return INT32_MAX;
@@ -116,7 +116,7 @@ static int32_t rewind_tokens(const struct hearth_llama *llama) {
     return window ? (at_once < HEARTH_DRAFT_MAX ? at_once : HEARTH_DRAFT_MAX) : 0;
 }
 
-/* A chunked window ends where a chunk does, and what a snapshot holds of it depends on where it was taken. */
+/* A chunked window ends where a chunk does; what a snapshot holds of it depends on where it was taken. */
 static bool is_chunked(const struct hearth_llama *llama) {
     char architecture[32];
     return llama_model_meta_val_str(llama->model, "general.architecture", architecture, sizeof architecture) < 0 ||
@@ -286,8 +286,8 @@ int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t 
         goto done;
     }
     if (engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
-        /* A window can hold more bytes than the page and would be copied only to be cut off: trade it for a tiny one.
-         * When that fails it is merely slow. */
+        /* The window can have more bytes than the page, and would be copied only to be cut off: replace it by a tiny
+         * one. If that fails it is merely slow. */
         if (llama->tiny_partial.len > 0) {
             llama_state_seq_set_data_ext(llama->ctx, llama->tiny_partial.data, llama->tiny_partial.len, llama->scratch,
                                          PARTIAL);
@@ -394,7 +394,8 @@ int hearth_llama_window_export(struct hearth_engine *engine, int32_t seq, int32_
     if (llama_memory_seq_pos_min(llama->mem, seq) > p0 || llama_memory_seq_pos_max(llama->mem, seq) + 1 < p1) {
         return HEARTH_ERR_STATE;
     }
-    /* What a token at the end of seq does not see would be left out: it is what one at the end of scratch sees. */
+    /* llama.cpp exports only cells that a token at the end of the sequence sees. So the piece is exported from scratch,
+     * which ends where the piece does. */
     size_t begin = out->len;
     llama_memory_seq_cp(llama->mem, seq, llama->scratch, p0, p1);
     int err = get_blob(llama, llama->scratch, PARTIAL, out);

@@ -33,7 +33,7 @@ static bool is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Where the first run ends that is longer than it may be; `len`: there is none. */
+/* The end of the first run that is longer than allowed; `len`: there is none. */
 static size_t run_end(const char *text, size_t len) {
     size_t begin = 0, digits = 0;
     for (size_t i = 0; i < len; i++) {
@@ -52,8 +52,8 @@ static size_t run_end(const char *text, size_t len) {
     return len;
 }
 
-/* Where the first part of a text ends: behind a run; of what is longer than a part, behind its last line, if that is
- * not too long, or before a character. */
+/* The end of the first part of a text: behind a run; if the text is longer than a part, behind the part's last line,
+ * unless that is too long, or before a character. */
 static size_t part_end(const char *text, size_t len) {
     const size_t most = len < PART_BYTES ? len : PART_BYTES;
     const size_t run = run_end(text, most);
@@ -70,7 +70,7 @@ static size_t part_end(const char *text, size_t len) {
 
 static int tokenize_part(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,
                          bool parse_special, struct hearth_tokens *out) {
-    /* Text has rarely more tokens than a third of its bytes; where it has, the second round knows the number. */
+    /* Text rarely has more tokens than a third of its bytes; if it has, the second attempt knows the number. */
     size_t room = len / 3 + 16;
     for (;;) {
         if (!hearth_tokens_reserve(out, room)) {
@@ -89,7 +89,7 @@ static int tokenize_part(const struct hearth_llama *llama, const char *text, siz
     }
 }
 
-/* Without control tokens in it, or few. */
+/* Tokenises text with few or no control tokens. */
 static int tokenize_piece(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,
                           bool parse_special, struct hearth_tokens *out) {
     const bool parts = llama_vocab_type(llama->vocab) == LLAMA_VOCAB_TYPE_BPE;
@@ -105,7 +105,7 @@ static int tokenize_piece(const struct hearth_llama *llama, const char *text, si
     return err == HEARTH_OK ? tokenize_part(llama, text, len, add_special, parse_special, out) : err;
 }
 
-/* What is put behind a text (EOS) is behind its last part only: such a vocabulary gets texts whole. */
+/* A vocabulary that puts a token (EOS) behind a text gets texts whole, because only the last part may get it. */
 static bool can_be_cut(const struct hearth_llama *llama, bool add_special) {
     const enum llama_vocab_type type = llama_vocab_type(llama->vocab);
     return (type == LLAMA_VOCAB_TYPE_BPE || type == LLAMA_VOCAB_TYPE_SPM) &&
@@ -139,7 +139,7 @@ size_t hearth_llama_token_text(struct hearth_engine *engine, hearth_token token,
     if (n >= 0) {
         return (size_t)n;
     }
-    /* It did not fit, and nothing was written: give the caller as much as it has room for. */
+    /* It did not fit, and nothing was written: give the caller what it has room for. */
     size_t len = (size_t)-n;
     char *whole = malloc(len);
     if (whole != NULL) {

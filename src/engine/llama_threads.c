@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "ff": the last digit stands for the CPUs 0 to 3. Adds them to `cpus`. */
+/* Adds the CPUs of a mask such as "ff" to `cpus`; the last digit stands for the CPUs 0 to 3. */
 static bool add_mask(const char *text, bool cpus[GGML_MAX_N_THREADS]) {
     text += strncmp(text, "0x", 2) == 0 ? 2 : 0;
     const size_t len = strlen(text);
@@ -24,7 +24,7 @@ static bool add_mask(const char *text, bool cpus[GGML_MAX_N_THREADS]) {
     return any;
 }
 
-/* "2-5" */
+/* Adds the CPUs of a range such as "2-5". */
 static bool add_range(const char *text, bool cpus[GGML_MAX_N_THREADS]) {
     char *end;
     const unsigned long first = strtoul(text, &end, 10);

@@ -20,7 +20,7 @@
 #define PAGE_TOKENS 8
 #define PROMPT_TOKENS 13 /* the second page is a short one */
 
-/* What a computation gave: the next token and everything the engine tells about it. */
+/* The result of a computation: the next token and everything that the engine tells about it. */
 struct outcome {
     hearth_token token;
     struct hearth_sample_logprobs logprobs;
@@ -111,7 +111,7 @@ static int import_snapshot(struct selftest *t) {
     return err == HEARTH_OK ? err : fail_step(t, err, "importing a snapshot");
 }
 
-/* Pages [0, end) into sequence 0, in up to two calls. */
+/* Imports pages [0, end) into sequence 0, in up to two calls. */
 static int import_pages(struct selftest *t, int32_t end) {
     const struct hearth_engine_ops *ops = t->engine->ops;
     if (!hearth_caps_has_pages(&t->engine->caps)) {
@@ -136,7 +136,7 @@ static int run(struct selftest *t) {
         err = compute(t, &t->want);
     }
 
-    /* Everything out, cleared, and back. */
+    /* Export everything, clear, import. */
     ops->seq_clear(t->engine, 0);
     if (err == HEARTH_OK) {
         err = import_pages(t, PROMPT_TOKENS);
@@ -151,7 +151,7 @@ static int run(struct selftest *t) {
         err = compare(t, "after export and import");
     }
 
-    /* Truncated and completed: the addressable state stays, the rest comes back. */
+    /* Truncate and complete: the addressable state stays, the rest is imported. */
     if (err == HEARTH_OK && hearth_caps_has_pages(&t->engine->caps)) {
         err = ops->seq_keep(t->engine, 0, PROMPT_TOKENS);
         if (err != HEARTH_OK) {
@@ -186,7 +186,7 @@ static int run(struct selftest *t) {
     return err;
 }
 
-/* A window in two pieces behind the pages. */
+/* Imports a window in two pieces behind the pages. */
 static int run_window(struct selftest *t) {
     const struct hearth_engine_ops *ops = t->engine->ops;
     const int32_t window = t->engine->caps.window_tokens;
@@ -233,7 +233,7 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     if (engine->ops->logits == NULL || (t.want.logits != NULL && t.got.logits != NULL)) {
         err = run(&t);
         if (err == HEARTH_OK && engine->caps.window_tokens > 0 && run_window(&t) != HEARTH_OK) {
-            engine->caps.window_tokens = 0; /* its snapshots hold all the same */
+            engine->caps.window_tokens = 0; /* snapshots of it work all the same */
         }
     } else {
         hearth_fail(msg, err, "out of memory");
@@ -252,9 +252,9 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     return err == HEARTH_OK;
 }
 
-#define EXACT_TOKENS 9 /* more than kernels take at once, and one over */
+#define EXACT_TOKENS 9 /* one more than kernels take at once */
 
-/* The last of a few tokens, computed behind the first: together, or one by one. */
+/* Computes the last of a few tokens behind the first: all together, or one by one. */
 static bool compute_last(struct hearth_engine *engine, const hearth_token *tokens, bool together, float *out) {
     struct hearth_batch_item items[1 + EXACT_TOKENS];
     int err = HEARTH_OK;
@@ -298,11 +298,11 @@ bool hearth_engine_batch_exact(struct hearth_engine *engine) {
 #define SPLIT_TOKENS 66 /* more than attention takes in a tile */
 
 struct split {
-    int32_t most, beside; /* tokens of a batch, and beside them of another sequence */
-    int32_t moved;        /* tokens after which that sequence leaves, so that the next ones get its cells, in front */
+    int32_t most, beside; /* tokens per batch; tokens of another sequence beside them */
+    int32_t moved; /* after so many tokens the other sequence leaves, so that the next tokens get its cells, in front */
 };
 
-/* The last of SPLIT_TOKENS tokens. */
+/* Computes the last of SPLIT_TOKENS tokens. */
 static bool compute_split(struct hearth_engine *engine, const hearth_token *tokens, const struct split *split,
                           float *out) {
     struct hearth_batch_item items[2 * SPLIT_TOKENS];

@@ -39,8 +39,8 @@ struct hearth_sim_params {
     bool repeats;
 };
 
-/* Blobs carry their content, so neither page_bytes_per_token nor snapshot_bytes can be less. Opaque state is a blob of
- * snapshot_bytes plus page_bytes_per_token for each position. */
+/* Blobs carry their content, so page_bytes_per_token and snapshot_bytes cannot be smaller. Opaque state is a blob of
+ * snapshot_bytes and page_bytes_per_token for each position. */
 #define HEARTH_SIM_BYTES_MIN 64
 
 void hearth_sim_params_default(struct hearth_sim_params *params);

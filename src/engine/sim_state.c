@@ -77,7 +77,7 @@ static bool blob_open(const void *blob, size_t len, uint32_t magic, struct blob_
     return head->magic == magic && head->p0 >= 0 && head->p0 <= head->p1;
 }
 
-/* 0 for content that is this model's and undamaged, else what poisons the digests made from it. */
+/* 0 for content of this model without damage, else a value that poisons the digests made from it. */
 static uint64_t blob_taint(const struct sim *sim, const void *blob, size_t len, const struct blob_head *head) {
     uint64_t checksum = hearth_checksum((const uint8_t *)blob + sizeof *head, len - sizeof *head);
     return (head->seed ^ sim->params.seed) | (head->checksum ^ checksum);
