@@ -22,6 +22,8 @@ esac
 
 make_cache
 scripts/setup.sh
+# Meson compiles through ccache where that is installed: what was compiled once is not compiled again in another checkout.
+export CCACHE_DIR="${CCACHE_DIR:-$HEARTH_CACHE/ccache}" CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 llama=$(scripts/deps.sh llama)
 common=$(scripts/deps.sh common)
 templates=$(scripts/deps.sh templates)

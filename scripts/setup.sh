@@ -5,6 +5,7 @@
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
 #   scripts/setup.sh servers  likewise, and Redis, PostgreSQL, HAProxy and Prometheus, which tests run on ports of their own; the
 #                             services that come with the packages are not started
+#   scripts/setup.sh ccache   likewise, and ccache, with which a build of another checkout takes seconds
 #   scripts/setup.sh format   likewise, and the clang-format that `make lint` runs
 #   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
 #
@@ -62,6 +63,7 @@ if [ "${1:-}" = clang ]; then
     need libclang-rt-dev clang_runs
     need llvm llvm_tools
 fi
+[ "${1:-}" != ccache ] || need ccache has ccache
 [ "${1:-}" != format ] || need clang-format-19 has clang-format-19
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 

@@ -14,6 +14,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
+scripts/setup.sh ccache || say "no ccache: everything is compiled anew"
 dir=$(scripts/build.sh)
 say "models"
 BUILD=$dir scripts/models.sh all >/dev/null
