@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RESERVE_BLOCKS 16
 #define RESERVE_BYTES ((size_t)256 * 1024) /* of each */
@@ -64,4 +65,11 @@ void *hearth_memory_calloc(size_t count, size_t size) {
 
 void *hearth_memory_realloc(void *block, size_t size) {
     return noted(realloc(block, size > 0 ? size : 1));
+}
+
+void hearth_memory_wipe(char *text) {
+    if (text) {
+        explicit_bzero(text, strlen(text));
+        free(text);
+    }
 }

@@ -34,4 +34,7 @@ void *hearth_memory_malloc(size_t size);
 void *hearth_memory_calloc(size_t count, size_t size);
 void *hearth_memory_realloc(void *block, size_t size);
 
+/* Frees a text that may hold a password, and leaves nothing of it in memory. NULL: nothing happens. Threads: any. */
+void hearth_memory_wipe(char *text);
+
 #endif

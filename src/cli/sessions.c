@@ -4,6 +4,7 @@
  * that `hearth serve` takes. Only import creates one. */
 #include "cli/commands.h"
 
+#include "base/memory.h"
 #include "cli/options.h"
 #include "console/places.h"
 #include "cli/sessions_internal.h"
@@ -152,10 +153,7 @@ static int run(const struct hearth_console_command *command, struct sessions *se
     hearth_session_store_destroy(sessions->store);
     hearth_seal_destroy(sessions->seal);
     free(sessions->path);
-    if (sessions->url) {
-        explicit_bzero(sessions->url, strlen(sessions->url)); /* it may hold a password */
-    }
-    free(sessions->url);
+    hearth_memory_wipe(sessions->url); /* it may hold a password */
     return status;
 }
 

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "session/db_file.h"
 #include "session/db_pg.h"
 #include "session/db_sqlite.h"
@@ -597,10 +598,7 @@ static void finish(struct hearth_archive *archive) {
     hearth_db_finish(&archive->reader);
     hearth_db_finish(&archive->writer);
     pthread_mutex_destroy(&archive->mutex);
-    if (archive->path != NULL) {
-        explicit_bzero(archive->path, strlen(archive->path)); /* a URL may hold a password */
-    }
-    free(archive->path);
+    hearth_memory_wipe(archive->path); /* a URL may hold a password */
     free(archive->name);
     free(archive);
 }

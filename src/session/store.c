@@ -24,6 +24,7 @@
 #include "base/folder.h"
 #include "base/health.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -668,10 +669,7 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
     }
     pthread_mutex_destroy(&store->mutex);
     explicit_bzero(store->secret, sizeof store->secret);
-    if (store->path != NULL) {
-        explicit_bzero(store->path, strlen(store->path)); /* a URL may hold a password */
-    }
-    free(store->path);
+    hearth_memory_wipe(store->path); /* a URL may hold a password */
     free(store->name);
     free(store);
 }

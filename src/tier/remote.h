@@ -67,7 +67,5 @@ struct hearth_remote_address {
 /* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
 int hearth_remote_address_parse(const char *url, struct hearth_remote_address *out, struct hearth_errmsg *msg);
 void hearth_remote_address_finish(struct hearth_remote_address *address); /* wipes the password */
-/* Wipes a text with a password in it. */
-void hearth_remote_wipe(char *text);
 
 #endif

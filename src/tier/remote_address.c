@@ -1,6 +1,8 @@
 /* URLs of a store. A password stands in a URL, so no error shows more of it than the scheme. */
 #include "tier/remote_engine.h"
 
+#include "base/memory.h"
+
 #include <openssl/crypto.h>
 
 #include <stdio.h>
@@ -151,15 +153,8 @@ int hearth_remote_tls(const struct hearth_remote_address *address, const char *c
     return *out ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_INVALID, "%s", redisSSLContextGetError(error));
 }
 
-void hearth_remote_wipe(char *text) {
-    OPENSSL_cleanse(text, strlen(text));
-}
-
 void hearth_remote_address_finish(struct hearth_remote_address *address) {
-    if (address->password) {
-        OPENSSL_cleanse(address->password, strlen(address->password));
-    }
-    free(address->password);
+    hearth_memory_wipe(address->password);
     free(address->user);
     free(address->host);
     free(address->path);

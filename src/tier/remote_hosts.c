@@ -5,6 +5,8 @@
 
 #include "tier/remote.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +30,7 @@ void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts) {
         free(hosts->hosts[i]);
     }
     free(hosts->hosts);
-    if (hosts->prefix) {
-        hearth_remote_wipe(hosts->prefix);
-    }
-    free(hosts->prefix);
+    hearth_memory_wipe(hosts->prefix);
     *hosts = (struct hearth_remote_hosts){0};
 }
 

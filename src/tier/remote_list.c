@@ -4,6 +4,7 @@
  * what is no name of hearth's is left alone. A failed command ends the connection's use: `trouble` says why. */
 #include "tier/remote_list.h"
 
+#include "base/memory.h"
 #include "tier/remote_engine.h"
 
 #include <errno.h>
@@ -466,10 +467,7 @@ static int open_node(struct hearth_remote_list *list, const char *where, struct 
     char *url = hearth_remote_hosts_url(&list->hosts, where);
     *out = NULL;
     const int err = url ? open_one(url, list->ca_file, out, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    if (url) {
-        hearth_remote_wipe(url);
-    }
-    free(url);
+    hearth_memory_wipe(url);
     return err;
 }
 
