@@ -21,6 +21,7 @@
 
 #include <poll.h>
 
+/* An abandoned request keeps its lane for one look more than it takes the reset to arrive; each look is one poll(). */
 #define ASK_US (5 * 1000000ll)
 #define LOOK_FIRST_US (10 * 1000ll)
 #define LOOK_LAST_US (1000 * 1000ll)

@@ -13,7 +13,9 @@
 /* Least gap between a mark and a fork in front of it. More prompts will part at a fork, so a stop there pays for fewer
  * tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
-#define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is planned anyway */
+/* How often a task that is held for the backing tier is planned anyway. What the tier has to say plans it at once; this
+ * is for waits that end by time: the scan's, and HEARTH_BACKING_WAIT_US, beside which it is short. */
+#define BACKING_PATIENCE_US 100000
 
 /* Takes the task out of consideration until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {

@@ -10,8 +10,12 @@
 #include "base/assert.h"
 #include "sched/service_internal.h"
 
-#define PREEMPTED_KEEP_US 120000000 /* how long RAM keeps a preempted request's state if it can */
-#define CELLS_RETRY_US 1000000      /* how often a task that lacks cells is tried again */
+/* How long RAM keeps a preempted request's state if it can. Four times as long or as short does as well: it has to
+ * outlast the reply that took the lane, and leases of more than half of a pool end early (cache/store.c). */
+#define PREEMPTED_KEEP_US 120000000
+/* How often a task that lacks cells is tried again. Whatever frees cells tries it at once; what only time changes,
+ * such as its right to a victim, takes seconds, so that a second more or less does not matter. */
+#define CELLS_RETRY_US 1000000
 
 void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty) {
     int lane = task->lane;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define LIST_US 100000
+#define LIST_US 100000 /* people read the list, once a second at most; for a long queue it costs a sort */
 #define RETRY_MAX_S 60
 
 /* ---- the thread's side ---- */

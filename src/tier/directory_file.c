@@ -25,9 +25,10 @@
 
 #define HITS_NAME "user.hearth.hits"
 #define OWNER_NAME "user.hearth.owner"
+/* Quarantined files are for a look at what has happened: some are enough, as long as they do not fill the disk. */
 #define BAD_ITEMS_MAX 64
 #define BAD_BYTES_MAX (1024 * (uint64_t)1048576)
-#define SUPERSEDED_US (86400 * INT64_C(1000000))
+#define SUPERSEDED_US (86400 * INT64_C(1000000)) /* a passed snapshot goes before what the last day has used */
 
 /* A number that no other writer uses, here or on another machine. */
 static uint64_t unique(void) {

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUEUE_BYTES ((uint64_t)512 << 20)
-#define RESCAN_US 2000000
-#define END_US 10000000 /* how long destroy waits for what is queued */
+#define QUEUE_BYTES ((uint64_t)512 << 20) /* where nothing is said: hearth serve has a rule of its own */
+#define RESCAN_US 2000000                 /* what another process wrote is found so late; 256 stat() a time */
+#define END_US 10000000                   /* how long destroy waits for what is queued */
 
 static struct disk *disk_of(struct hearth_backing *backing) {
     return (struct disk *)backing;

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 3
+#define TRIES 3 /* a busy file system is tried again; one that has refused thrice is told about */
 
 bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
     struct disk *disk = (struct disk *)backing;

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define QUEUE_BYTES ((uint64_t)512 << 20)
-#define KNOWN_BYTES ((size_t)64 << 20)
-#define END_US 5000000 /* how long the end waits for what is queued */
+#define KNOWN_BYTES ((size_t)64 << 20) /* what is forgotten costs a question, or a put, once more */
+#define END_US 5000000                 /* how long the end waits for what is queued */
 
 static struct remote *remote_of(struct hearth_backing *backing) {
     return (struct remote *)backing;
