@@ -100,6 +100,7 @@
     X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                            \
     X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                        \
     X("GET", "/requests", hearth_requests_list, NULL, 0)                                                            \
+    X("GET", "/requests/clients", hearth_requests_clients, NULL, 0)                                                 \
     X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
     X("GET", "/events", hearth_feed_get, NULL, STREAM)                                                              \
     X("GET", "/trends", hearth_feed_trends_get, NULL, ADMIN)                                                        \

@@ -20,6 +20,7 @@
 #define STREAMS_MAX 64
 #define UNREAD_MAX ((size_t)1 << 20)
 #define FIRST_REQUESTS 200
+#define CLIENTS_MAX 50 /* of those that lost something, the costliest */
 #define PING_US 15000000
 
 struct hearth_feed_stream {
@@ -100,6 +101,10 @@ static bool print_state(struct hearth_api *api, const struct hearth_caller *call
         json_object_set_new(json, "disk", hearth_api_tier_json(api->disk));
         json_object_set_new(json, "remote", hearth_api_tier_json(api->remote));
         json_object_set_new(json, "health", hearth_api_reasons_json());
+    }
+    if (api->ring != NULL && (first || hearth_ring_added(api->ring) != after)) {
+        const struct hearth_ring_filter filter = {.owner = sees_all(caller) ? NULL : &caller->salt};
+        json_object_set_new(json, "clients", hearth_ring_waste(api->ring, &filter, CLIENTS_MAX));
     }
     bool ok = hearth_buf_text(out, "data: ") && hearth_api_json_write(json, out);
     if (ok && api->ring != NULL) {

@@ -255,6 +255,7 @@ void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange
 /* ---- requests.c: the last requests, and why they were slow ---- */
 
 void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
+void hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 
 /* ---- route.c ---- */

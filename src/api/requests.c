@@ -1,8 +1,9 @@
-/* GET /requests and GET /requests/{id}: the last requests, and why they were slow.
+/* GET /requests and GET /requests/{id}: the last requests, and why they were slow; GET /requests/clients: what each
+ * client lost with them.
  *
- * The answer is made of the reports that access.c has put into the ring. Query: limit (default 50), session, key,
- * client, trace, and slow (at least so many milliseconds until the first token). A key sees the requests of its owner;
- * one with the scope admin sees all. */
+ * The answer is made of the reports that access.c has put into the ring. Query: limit (default 50: of requests, or of
+ * clients), session, key, client, trace, and slow (at least so many milliseconds until the first token). A key sees the
+ * requests of its owner; one with the scope admin sees all. */
 #include "api/job.h"
 #include "report/ring.h"
 
@@ -32,47 +33,76 @@ static bool is_off(const struct hearth_api *api, struct hearth_api_error *error)
                                                  "requests are not kept; start the server without --keep-requests 0");
 }
 
-/* Appends the answer. False: the error is filled. */
-static bool list(struct hearth_api *api, const struct hearth_http_exchange *exchange,
-                 const struct hearth_caller *caller, struct hearth_buf *out, struct hearth_api_error *error) {
+/* What the query asks for; the texts are the caller's to finish. */
+struct query {
+    char *session, *key, *client, *trace;
+    struct hearth_ring_filter filter;
+};
+
+/* False: the error is filled. */
+static bool read_query(const struct hearth_http_exchange *exchange, const struct hearth_caller *caller,
+                       struct query *out, struct hearth_api_error *error) {
     const char *query = hearth_http_query(exchange);
-    char *session = hearth_api_query(query, "session"), *key = hearth_api_query(query, "key");
-    char *client = hearth_api_query(query, "client"), *slow = hearth_api_query(query, "slow");
-    char *limit = hearth_api_query(query, "limit"), *trace = hearth_api_query(query, "trace");
-    long most = LIMIT_DEFAULT, slow_ms = 0;
-    bool ok = read_number(limit, "limit", 1, &most, error) && read_number(slow, "slow", 0, &slow_ms, error);
-    if (ok) {
-        const struct hearth_ring_filter filter = {.owner = owner_of(caller),
-                                                  .session = session,
-                                                  .key = key,
-                                                  .client = client,
-                                                  .trace = trace,
-                                                  .slow_us = (int64_t)slow_ms * 1000,
-                                                  .limit = (size_t)most};
-        ok = (hearth_buf_text(out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &filter, out) &&
-              hearth_buf_text(out, "}")) ||
-             hearth_api_fail_nomem(error);
-    }
-    free(session);
-    free(key);
-    free(client);
+    char *slow = hearth_api_query(query, "slow"), *most = hearth_api_query(query, "limit");
+    long slow_ms = 0, limit = LIMIT_DEFAULT;
+    *out = (struct query){.session = hearth_api_query(query, "session"),
+                          .key = hearth_api_query(query, "key"),
+                          .client = hearth_api_query(query, "client"),
+                          .trace = hearth_api_query(query, "trace")};
+    const bool ok = read_number(most, "limit", 1, &limit, error) && read_number(slow, "slow", 0, &slow_ms, error);
+    out->filter = (struct hearth_ring_filter){.owner = owner_of(caller),
+                                              .session = out->session,
+                                              .key = out->key,
+                                              .client = out->client,
+                                              .trace = out->trace,
+                                              .slow_us = (int64_t)slow_ms * 1000,
+                                              .limit = (size_t)limit};
     free(slow);
-    free(limit);
-    free(trace);
+    free(most);
     return ok;
+}
+
+static void query_finish(struct query *query) {
+    free(query->session);
+    free(query->key);
+    free(query->client);
+    free(query->trace);
 }
 
 void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_api_error error;
     struct hearth_caller caller;
     struct hearth_buf out = {0};
+    struct query query = {0};
     (void)hearth_api_authorize(api, exchange, &caller);
-    if (!is_off(api, &error) && list(api, exchange, &caller, &out, &error)) {
+    if (!is_off(api, &error) && read_query(exchange, &caller, &query, &error) &&
+        ((hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &query.filter, &out) &&
+          hearth_buf_text(&out, "}")) ||
+         hearth_api_fail_nomem(&error))) {
         hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, out.data, out.len);
     } else {
         hearth_api_respond_error(exchange, &error);
     }
+    query_finish(&query);
     hearth_buf_finish(&out);
+}
+
+void hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_api_error error;
+    struct hearth_caller caller;
+    struct query query = {0};
+    json_t *json = NULL;
+    (void)hearth_api_authorize(api, exchange, &caller);
+    if (!is_off(api, &error) && read_query(exchange, &caller, &query, &error)) {
+        json = hearth_ring_waste(api->ring, &query.filter, query.filter.limit);
+        (void)(json != NULL || hearth_api_fail_nomem(&error));
+    }
+    query_finish(&query);
+    if (json == NULL) {
+        hearth_api_respond_error(exchange, &error);
+        return;
+    }
+    hearth_api_json_respond(exchange, 200, json);
 }
 
 void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {

@@ -7,7 +7,6 @@
  *     reply.c      a streamed reply, as it comes in
  *     top.h        hearth top
  *     why.c        hearth why: the server's verdicts, in sentences
- *     waste.c      the same by client
  *     record.c     hearth record: a trace of what a server is asked for */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H

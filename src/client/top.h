@@ -24,6 +24,7 @@ struct top_sample {
     json_t *queue;    /* object */
     json_t *metrics;  /* object: samples without labels, name to number */
     json_t *requests; /* object: the last ones that have ended */
+    json_t *clients;  /* object: what each client lost with those that are kept */
 };
 
 void hearth_client_top_finish(struct top_sample *sample);

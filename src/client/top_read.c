@@ -1,5 +1,6 @@
 /* Asks the server what it is doing: /props once per sample (which also tells whether the key is good), /slots, /queue,
- * /metrics, /health and /requests. What it does not have, or was told not to show, is missing from the sample. */
+ * /metrics, /health, /requests and /requests/clients. What it does not have, or was told not to show, is missing from
+ * the sample. */
 #include "client/top.h"
 
 #include "base/clock.h"
@@ -15,6 +16,7 @@ void hearth_client_top_finish(struct top_sample *sample) {
     json_decref(sample->queue);
     json_decref(sample->metrics);
     json_decref(sample->requests);
+    json_decref(sample->clients);
     *sample = (struct top_sample){0};
 }
 
@@ -80,9 +82,13 @@ enum client_outcome hearth_client_top_read(struct hearth_client *client, struct 
         bool must;
         json_t **to;
     } parts[] = {
-        {"/props", JSON_OBJECT, true, &out->props},    {"/slots", JSON_ARRAY, false, &out->slots},
-        {"/queue", JSON_OBJECT, false, &out->queue},   {"/metrics", JSON_OBJECT, false, &out->metrics},
-        {"/health", JSON_OBJECT, false, &out->health}, {"/requests?limit=100", JSON_OBJECT, false, &out->requests},
+        {"/props", JSON_OBJECT, true, &out->props},
+        {"/slots", JSON_ARRAY, false, &out->slots},
+        {"/queue", JSON_OBJECT, false, &out->queue},
+        {"/metrics", JSON_OBJECT, false, &out->metrics},
+        {"/health", JSON_OBJECT, false, &out->health},
+        {"/requests?limit=100", JSON_OBJECT, false, &out->requests},
+        {"/requests/clients", JSON_OBJECT, false, &out->clients},
     };
     enum client_outcome outcome = CLIENT_DONE;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && outcome == CLIENT_DONE; i++) {

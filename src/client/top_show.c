@@ -5,8 +5,6 @@
  * was restarted, and there is no rate for that time. */
 #include "client/top.h"
 
-#include "client/waste.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -135,22 +133,25 @@ static void print_connections(struct top_line *line, const struct top_sample *no
 
 /* Which clients had most computed again among the last requests, and why. Returns the number of lines. */
 static int print_waste(struct top_line *line, const struct top_sample *now) {
-    struct client_waste_list waste;
-    const json_t *requests = json_object_get(now->requests, "data");
-    if (!hearth_client_waste(requests, &waste) || waste.requests == 0) {
-        hearth_client_waste_finish(&waste);
+    const json_t *client;
+    size_t i;
+    if (!(hearth_client_top_number(now->clients, "requests") > 0)) {
         return 0;
     }
     hearth_client_top_part(line, "wasted    %s of computed",
-                           show_percent(share((double)waste.again_tokens, (double)waste.computed_tokens)));
-    for (size_t i = 0; i < waste.count && waste.clients[i].lost_ms > 0; i++) {
-        const struct client_waste *client = &waste.clients[i];
-        hearth_client_top_part(line, "%s %s %s ", i == 0 ? ":" : ",", hearth_client_top_duration(client->lost_ms).text,
-                               client->causes[0].cause);
-        hearth_client_top_text(line, *client->client != '\0' ? client->client : "-", 20);
+                           show_percent(share(hearth_client_top_number(now->clients, "again_tokens"),
+                                              hearth_client_top_number(now->clients, "computed_tokens"))));
+    json_array_foreach(json_object_get(now->clients, "data"), i, client) {
+        const json_t *cause = json_array_get(json_object_get(client, "causes"), 0);
+        const char *name = hearth_client_top_name(client, "client");
+        const double lost_ms = hearth_client_top_number(client, "lost_ms");
+        if (lost_ms > 0) {
+            hearth_client_top_part(line, "%s %s %s ", i == 0 ? ":" : ",", hearth_client_top_duration(lost_ms).text,
+                                   hearth_client_top_name(cause, "cause"));
+            hearth_client_top_text(line, *name != '\0' ? name : "-", 20);
+        }
     }
     hearth_client_top_end(line);
-    hearth_client_waste_finish(&waste);
     return 1;
 }
 
@@ -234,7 +235,7 @@ static json_t *interval_json(const struct top_sample *before, const struct top_s
 }
 
 json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now) {
-    return json_pack("{s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:o}", "url", url, "props", now->props, "slots",
+    return json_pack("{s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:o}", "url", url, "props", now->props, "slots",
                      now->slots, "queue", now->queue, "metrics", now->metrics, "health", now->health, "requests",
-                     now->requests, "interval", interval_json(before, now));
+                     now->requests, "clients", now->clients, "interval", interval_json(before, now));
 }

@@ -1,4 +1,5 @@
-/* `hearth why`: why requests were slow, in sentences. The verdicts are the server's (GET /requests); this prints them.
+/* `hearth why`: why requests were slow, in sentences. The verdicts and what each client lost are the
+ * server's (GET /requests, GET /requests/clients); this prints them.
  *
  *     hearth why                    what each client lost; then the slow ones of the last requests, the costliest first
  *     hearth why REQUEST            all there is to know of one
@@ -8,7 +9,6 @@
  * A request is worth a line when its client waited for a second (--slow MS) or something was computed for nothing. */
 #include "client/client.h"
 #include "client/commands.h"
-#include "client/waste.h"
 
 #include "console/interrupt.h"
 #include "console/show.h"
@@ -70,8 +70,17 @@ static const char *text_of(const json_t *json, const char *name) {
     return text != NULL ? text : "";
 }
 
+static uint64_t count_of(const json_t *json, const char *name) {
+    return (uint64_t)json_integer_value(json_object_get(json, name));
+}
+
 static double number_of(const json_t *json, const char *group, const char *name) {
     return json_number_value(json_object_get(json_object_get(json, group), name));
+}
+
+/* Whether a verdict, or a cause of a client, is about a loss. */
+static bool is_loss(const json_t *verdict) {
+    return strcmp(text_of(verdict, "kind"), "no_loss") != 0;
 }
 
 /* What all its verdicts together cost, but for what is no loss. */
@@ -80,7 +89,7 @@ static double lost_ms(const json_t *request) {
     size_t i;
     const json_t *verdict;
     json_array_foreach(json_object_get(request, "verdicts"), i, verdict) {
-        if (hearth_client_waste_counts(verdict)) {
+        if (is_loss(verdict)) {
             sum += json_number_value(json_object_get(verdict, "lost_ms"));
         }
     }
@@ -218,12 +227,13 @@ static int show_one(struct hearth_client *client, const char *id, bool json) {
 
 /* ---- lists ---- */
 
-/* The last requests that the options select, the newest first. NULL after a complaint. */
-static json_t *read_list(struct hearth_client *client, const struct why_options *chosen, enum client_outcome *outcome) {
+/* What the server says at this path of the requests that the options select. NULL after a complaint. */
+static json_t *read_selected(struct hearth_client *client, const char *at, const struct why_options *chosen,
+                             enum client_outcome *outcome) {
     struct hearth_buf path = {0};
-    json_t *answer = NULL, *list = NULL;
+    json_t *answer = NULL;
     bool missing = false;
-    bool ok = hearth_buf_printf(&path, "/requests?limit=%d", KEPT_MOST);
+    bool ok = hearth_buf_printf(&path, "%s?limit=%d", at, KEPT_MOST);
     if (chosen->session != NULL) {
         ok = ok && hearth_buf_text(&path, "&session=") && hearth_client_escape(&path, chosen->session);
     }
@@ -236,12 +246,17 @@ static json_t *read_list(struct hearth_client *client, const struct why_options 
     *outcome = ok ? hearth_client_json(client, (const char *)path.data, NULL, &answer, &missing) : CLIENT_FAILED;
     if (*outcome == CLIENT_DONE && missing) {
         *outcome = CLIENT_FAILED;
-        (void)hearth_complain(1, "%s is no hearth server, or an old one: it has no /requests",
-                              hearth_client_url(client));
+        (void)hearth_complain(1, "%s is no hearth server, or an old one: it has no %s", hearth_client_url(client), at);
     }
-    list = json_incref(json_object_get(answer, "data"));
-    json_decref(answer);
     hearth_buf_finish(&path);
+    return answer;
+}
+
+/* The last requests that the options select, the newest first. NULL after a complaint. */
+static json_t *read_list(struct hearth_client *client, const struct why_options *chosen, enum client_outcome *outcome) {
+    json_t *answer = read_selected(client, "/requests", chosen, outcome);
+    json_t *list = json_incref(json_object_get(answer, "data"));
+    json_decref(answer);
     return list;
 }
 
@@ -251,14 +266,15 @@ static int costlier(const void *a, const void *b) {
 }
 
 /* "volatile_line in 9 of 10 requests: " and what to do. */
-static void print_cause(const struct client_waste *client) {
-    const struct client_waste_cause *main = client->causes;
-    if (client->cause_count == 0) {
+static void print_cause(const json_t *client) {
+    const json_t *main = json_array_get(json_object_get(client, "causes"), 0);
+    if (main == NULL || !is_loss(main)) {
         (void)fputs("nothing", stdout);
     } else {
-        (void)hearth_show_text(stdout, main->cause, 32);
-        (void)printf(" in %zu of %zu requests: ", main->times, client->requests);
-        (void)hearth_show_text(stdout, text_of(main->shown, "advice"), 600);
+        (void)hearth_show_text(stdout, text_of(main, "cause"), 32);
+        (void)printf(" in %.0f of %.0f requests: ", json_number_value(json_object_get(main, "times")),
+                     json_number_value(json_object_get(client, "requests")));
+        (void)hearth_show_text(stdout, text_of(main, "advice"), 600);
     }
     (void)fputc('\n', stdout);
 }
@@ -271,36 +287,39 @@ static struct hearth_shown seconds(double ms) {
     return shown;
 }
 
-/* Of a list with several clients: what each of them lost, the costliest first. */
-static void print_clients(const json_t *list) {
+/* Where there are several clients: what each of them lost, the costliest first. */
+static void print_clients(const json_t *waste) {
     static const struct hearth_show_column columns[] = {
         {"CLIENT", true, 32}, {"LOST", false, 0}, {"TOKENS AGAIN", false, 0}, {"WAITED", false, 0}};
-    struct client_waste_list waste;
+    const json_t *list = json_object_get(waste, "data"), *client;
     struct hearth_show_table table;
-    if (!hearth_client_waste(list, &waste) || waste.count < 2) {
-        hearth_client_waste_finish(&waste);
+    bool ok = true;
+    size_t i;
+    if (json_array_size(list) < 2) {
         return;
     }
-    bool ok = true;
     hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "  ");
-    for (size_t i = 0; i < waste.count; i++) {
-        const struct client_waste *client = &waste.clients[i];
-        const struct hearth_shown lost = seconds(client->lost_ms), waited = seconds(client->waited_ms),
-                                  again = hearth_show_count(client->again_tokens);
-        ok = ok && hearth_show_table_add(&table, (const char *const[]){*client->client != '\0' ? client->client : "-",
-                                                                       lost.text, again.text, waited.text});
+    json_array_foreach(list, i, client) {
+        const struct hearth_shown lost = seconds(json_number_value(json_object_get(client, "lost_ms"))),
+                                  waited = seconds(json_number_value(json_object_get(client, "waited_ms"))),
+                                  again = hearth_show_count(count_of(client, "again_tokens"));
+        const char *name = text_of(client, "client");
+        ok = ok && hearth_show_table_add(
+                       &table, (const char *const[]){*name != '\0' ? name : "-", lost.text, again.text, waited.text});
     }
-    (void)printf("the last %zu requests: of %s prompt tokens that were computed %s had been computed before (%.1f s)\n",
-                 waste.requests, hearth_show_count(waste.computed_tokens).text,
-                 hearth_show_count(waste.again_tokens).text, waste.lost_ms / 1000);
+    (void)printf(
+        "the last %.0f requests: of %s prompt tokens that were computed %s had been computed before (%.1f s)\n",
+        json_number_value(json_object_get(waste, "requests")),
+        hearth_show_count(count_of(waste, "computed_tokens")).text,
+        hearth_show_count(count_of(waste, "again_tokens")).text,
+        json_number_value(json_object_get(waste, "lost_ms")) / 1000);
     hearth_show_table_head(&table, "MAIN CAUSE");
-    for (size_t i = 0; ok && i < waste.count; i++) {
+    for (i = 0; ok && i < json_array_size(list); i++) {
         (void)hearth_show_table_row(&table, i);
-        print_cause(&waste.clients[i]);
+        print_cause(json_array_get(list, i));
     }
     (void)fputc('\n', stdout);
     hearth_show_table_finish(&table);
-    hearth_client_waste_finish(&waste);
 }
 
 /* The slow ones of a list, the costliest first. */
@@ -400,13 +419,16 @@ static int list_slow(struct hearth_client *client, const struct why_options *cho
     if (list != NULL && chosen->json) {
         return hearth_show_json(list);
     }
-    if (list != NULL) {
-        print_clients(list);
+    json_t *waste = list != NULL ? read_selected(client, "/requests/clients", chosen, &outcome) : NULL;
+    if (waste != NULL) {
+        print_clients(waste);
         print_slow(list, chosen);
     }
-    if (list != NULL && chosen->session != NULL) {
+    status = outcome == CLIENT_FAILED;
+    if (waste != NULL && chosen->session != NULL) {
         print_state(client, chosen->session);
     }
+    json_decref(waste);
     json_decref(list);
     return status;
 }

@@ -94,7 +94,7 @@ static json_t *verdicts_json(const struct hearth_report *report, bool texts) {
         }
         json_array_append_new(
             list, json_pack("{s:s, s:s, s:o, s:s, s:o, s:I}", "cause", hearth_verdict_name(verdict->cause), "kind",
-                            hearth_verdict_kind(verdict->cause), "text", text_json(verdict->text), "advice",
+                            hearth_verdict_kind_text(verdict->cause), "text", text_json(verdict->text), "advice",
                             verdict->advice, "lost_ms", ms(verdict->lost_us), "tokens", (json_int_t)verdict->tokens));
     }
     return list;

@@ -98,6 +98,12 @@ struct hearth_report {
     X(WAIT, "wait")                  \
     X(NO_LOSS, "no_loss")
 
+enum hearth_verdict_kind {
+#define X(name, text) HEARTH_KIND_##name,
+    HEARTH_VERDICT_KIND_TABLE(X)
+#undef X
+};
+
 /* Causes of slowness, each with its kind, what it says, and what to do. docs/watching.md has this table. */
 #define HEARTH_VERDICT_TABLE(X)                                                                                      \
     X(VOLATILE_LINE, "volatile_line", WASTE, "one line of the system text changes from request to request",          \
@@ -177,7 +183,8 @@ struct hearth_verdict {
 /* Says it in words that quote no prompt. */
 void hearth_verdict_unquote(struct hearth_verdict *verdict);
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
-const char *hearth_verdict_kind(enum hearth_verdict_cause cause);
+enum hearth_verdict_kind hearth_verdict_kind(enum hearth_verdict_cause cause);
+const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever became of them, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
 /* Fills `out`, the worst first, and returns how many there are. Pure. */

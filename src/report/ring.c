@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "report/waste.h"
 #include "session/json_memory.h"
 
 #include <pthread.h>
@@ -16,7 +17,8 @@
 struct entry {
     char *listed, *divergence;                 /* the second NULL: the report has none, or texts are not kept */
     char *id, *session, *key, *client, *trace; /* as far as there are any */
-    size_t bytes;                              /* of the first two */
+    size_t bytes;                              /* of all of it */
+    struct hearth_losses losses;
     struct hearth_digest owner, turn;
     int64_t waited_us;                           /* by its client, for the first token */
     int64_t at_us;                               /* its arrival, since 1970 */
@@ -90,6 +92,7 @@ static bool print_entry(const struct hearth_report *report, bool texts, struct e
         }
     }
     entry->listed = whole != NULL ? hearth_json_dumps(whole, JSON_COMPACT) : NULL;
+    hearth_losses_read(whole, &entry->losses);
     json_decref(whole);
     if (entry->listed == NULL) {
         return false;
@@ -154,6 +157,7 @@ void hearth_ring_load(struct hearth_ring *ring, const char *listed, const char *
         copy_name(json_string_value(json_object_get(json, "key")), &entry.key) &&
         copy_name(json_string_value(json_object_get(json, "client")), &entry.client) &&
         copy_name(json_string_value(json_object_get(json, "trace")), &entry.trace)) {
+        hearth_losses_read(json, &entry.losses);
         pthread_mutex_lock(&ring->mutex);
         push_locked(ring, &entry);
         pthread_mutex_unlock(&ring->mutex);
@@ -328,6 +332,28 @@ bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter 
     }
     pthread_mutex_unlock(&ring->mutex);
     return ok && hearth_buf_text(out, "]");
+}
+
+json_t *hearth_ring_waste(struct hearth_ring *ring, const struct hearth_ring_filter *filter, size_t clients) {
+    size_t n = 0;
+    json_t *json = NULL;
+    pthread_mutex_lock(&ring->mutex);
+    struct hearth_waste_request *requests = calloc(ring->n + 1, sizeof *requests);
+    for (size_t i = 0; requests != NULL && i < ring->n; i++) {
+        const struct entry *entry = newest(ring, i);
+        if (entry->losses.computes && is_wanted(entry, filter)) {
+            requests[n++] = (struct hearth_waste_request){.client = entry->client,
+                                                          .key = entry->key,
+                                                          .session = entry->session,
+                                                          .listed = entry->listed,
+                                                          .losses = &entry->losses,
+                                                          .age = i};
+        }
+    }
+    json = requests != NULL ? hearth_waste_json(requests, n, clients) : NULL;
+    pthread_mutex_unlock(&ring->mutex);
+    free(requests);
+    return json;
 }
 
 /* The report of an entry, with its texts. NULL: out of memory. */

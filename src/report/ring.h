@@ -39,6 +39,8 @@ uint64_t hearth_ring_added(struct hearth_ring *ring);
 /* Appends a JSON array of reports, the newest first, without the texts of divergences. They are copied as they are
  * kept: nothing is parsed. False: out of memory. */
 bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter *filter, struct hearth_buf *out);
+/* What each client lost with the wanted requests (waste.h): at most `clients` of them. NULL: out of memory. */
+json_t *hearth_ring_waste(struct hearth_ring *ring, const struct hearth_ring_filter *filter, size_t clients);
 /* One report with its texts, of this owner (NULL: any). *out = NULL: it is not there. False: out of memory. */
 bool hearth_ring_find(struct hearth_ring *ring, const char *id, const struct hearth_digest *owner, json_t **out);
 

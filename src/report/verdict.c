@@ -17,24 +17,18 @@
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
 #define STORE_AWAY "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it"
 
-enum verdict_kind {
-#define X(name, text) KIND_##name,
-    HEARTH_VERDICT_KIND_TABLE(X)
-#undef X
-};
-
 static const char *const kinds[] = {
-#define X(name, text) [KIND_##name] = text,
+#define X(name, text) [HEARTH_KIND_##name] = text,
     HEARTH_VERDICT_KIND_TABLE(X)
 #undef X
 };
 
 static const struct {
     const char *name;
-    enum verdict_kind kind;
+    enum hearth_verdict_kind kind;
     const char *help, *advice;
 } causes[] = {
-#define X(name, text, kind, help, advice) [HEARTH_VERDICT_##name] = {text, KIND_##kind, help, advice},
+#define X(name, text, kind, help, advice) [HEARTH_VERDICT_##name] = {text, HEARTH_KIND_##kind, help, advice},
     HEARTH_VERDICT_TABLE(X)
 #undef X
 };
@@ -43,7 +37,11 @@ const char *hearth_verdict_name(enum hearth_verdict_cause cause) {
     return causes[cause].name;
 }
 
-const char *hearth_verdict_kind(enum hearth_verdict_cause cause) {
+enum hearth_verdict_kind hearth_verdict_kind(enum hearth_verdict_cause cause) {
+    return causes[cause].kind;
+}
+
+const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause) {
     return kinds[causes[cause].kind];
 }
 
@@ -746,7 +744,7 @@ static void judge_times(struct judge *judge) {
 /* What comes first: what something could be done about, where it took a tenth of all the time; then what is as it has
  * to be, such as new text; last what others had of the machine, since no client can do anything about it. */
 static int rank(const struct hearth_report *report, const struct hearth_verdict *verdict) {
-    const bool helped = causes[verdict->cause].kind != KIND_NO_LOSS &&
+    const bool helped = causes[verdict->cause].kind != HEARTH_KIND_NO_LOSS &&
                         (double)verdict->lost_us >= NAMED_SHARE * (double)report->total_us;
     return verdict->cause == HEARTH_VERDICT_SHARED ? 2 : helped ? 0 : 1;
 }

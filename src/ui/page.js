@@ -128,7 +128,7 @@ const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request compu
 
 // ---------------------------------------------------------------- the server
 
-const server = { info: {}, now: {}, before: [], requests: new Map(), state: "connecting" };
+const server = { info: {}, now: {}, before: [], clients: null, requests: new Map(), state: "connecting" };
 const KEPT = 500;
 let key = sessionStorage.getItem("hearth-key") || "";
 
@@ -181,7 +181,9 @@ function take(event) {
     if (server.requests.size <= KEPT) break;
     server.requests.delete(id);
   }
+  if (event.clients) server.clients = event.clients;
   delete event.requests;
+  delete event.clients;
   delete event.server;
   server.now = event;
   server.before.push({ at: performance.now(), ...event.stats });
@@ -255,78 +257,37 @@ function askForKey() {
 
 const wasteOf = (request) => (request.verdicts || []).filter((verdict) => !isFine(verdict));
 
-/** Requests by client (and key, where there are several): what was computed again, what that cost, and its causes; the
- * worst first. */
-function waste(requests) {
-  const groups = new Map(), keyed = new Set(requests.map((one) => one.key)).size > 1;
-  for (const one of requests) {
-    const name = JSON.stringify([one.client, keyed && one.key]);
-    const group = groups.get(name) || { name, client: one.client, key: keyed ? one.key : null, requests: 0, again: 0, lost: 0,
-      waited: 0, computed: 0, causes: new Map(), sessions: new Map() };
-    groups.set(name, group);
-    group.requests++;
-    group.computed += one.tokens.computed;
-    for (const verdict of one.verdicts || []) countVerdict(group, one, verdict);
-    if (one.session) group.sessions.set(one.session, (group.sessions.get(one.session) || 0) + sum(wasteOf(one), lossOf));
-  }
-  return [...groups.values()].map((group) => ({ ...group, causes: [...group.causes.values()].sort((a, b) => b.rank - a.rank),
-    sessions: [...group.sessions].sort((a, b) => b[1] - a[1]).map(([session]) => session) }))
-    .sort((a, b) => b.lost - a.lost || b.waited - a.waited || b.computed - a.computed);
-}
-
-/** What a client does to itself comes before what it waits for, and before what is no waste. */
-const lossOf = (verdict) => verdict.lost_ms / (isFine(verdict) ? 1e6 : isWait(verdict) ? 50 : 1);
-
-function countVerdict(group, one, verdict) {
-  const cause = group.causes.get(verdict.cause) || { cause: verdict.cause, kind: verdict.kind, rank: 0, lost: 0, tokens: 0, times: 0, text: "", advice: "" };
-  group.causes.set(verdict.cause, cause);
-  if (isWait(verdict)) group.waited += verdict.lost_ms;
-  else if (!isFine(verdict)) { group.lost += verdict.lost_ms; group.again += verdict.tokens; }
-  cause.rank += lossOf(verdict);
-  cause.lost += verdict.lost_ms;
-  cause.tokens += verdict.tokens;
-  cause.times++;
-  const ready = (advice) => /`--[a-z-]+ [^A-Z]/.test(advice); // an option that can be copied
-  if (ready(cause.advice) && !ready(verdict.advice)) return;
-  Object.assign(cause, { text: verdict.text, advice: verdict.advice, last: one.id });
-}
-
 const who = (one) => [h("b", {}, one.client || "no name"), one.session ? h("span", {}, one.session) : null];
-const recentLink = (group) => "#recent?" + new URLSearchParams(group.client ? { client: group.client } : {});
+const recentLink = (client) => "#recent?" + new URLSearchParams(client.client ? { client: client.client } : {});
 
-/** "a line that changes", in how many requests, what it cost together, the last one in full, and what to do. */
-function causeCell(group) {
-  const [main, ...others] = group.causes;
+/** "a line that changes", in how many requests, what it cost together, one in full, and what to do. */
+function causeCell(client) {
+  const [main, ...others] = client.causes;
   if (!main) return [h("span.soft", {}, "nothing: what could be reused was reused")];
   const fine = isFine(main), often = main.times > 1, brief = often && isWait(main);
-  return [h("p" + (fine ? ".soft" : ""), {}, h("b", {}, word(main.cause)), group.requests > 1 ? ` in ${main.times} of ${count(group.requests)} requests` : "",
-    often ? `, ${time(main.lost)}` : "", ...(brief ? [] : [often ? ". The last: " : ": ", ...rich(main.text)])),
+  return [h("p" + (fine ? ".soft" : ""), {}, h("b", {}, word(main.cause)), client.requests > 1 ? ` in ${main.times} of ${count(client.requests)} requests` : "",
+    often ? `, ${time(main.lost_ms)}` : "", ...(brief ? [] : [often ? ". The last: " : ": ", ...rich(main.text)])),
   h("p.cure", {}, main.advice.startsWith("nothing") ? null : h("b", {}, "To do: "), ...rich(main.advice), " ",
-    h("a", { href: "#request/" + main.last, "aria-label": "The last request with this cause" }, "Look at one")),
-  others.length ? h("p.note", {}, "Also: " + others.slice(0, 3).map((cause) => `${word(cause.cause)} ${time(cause.lost)}`).join(", ")) : null];
+    h("a", { href: "#request/" + main.request, "aria-label": "The last request with this cause" }, "Look at one")),
+  others.length ? h("p.note", {}, "Also: " + others.slice(0, 3).map((cause) => `${word(cause.cause)} ${time(cause.lost_ms)}`).join(", ")) : null];
 }
 
-function wasteRow(row, group) {
-  const [session] = group.sessions, more = group.sessions.length - 1;
-  renew(row, [group.requests, group.again, group.lost, group.waited, group.computed, group.causes, group.sessions], () => [
-    h("td.who.wide", {}, h("a", { href: recentLink(group) }, h("b", {}, group.client || "no name")),
-      group.key ? h("span", {}, "key " + group.key) : null,
-      session ? h("span", {}, more ? `${more + 1} sessions, most in ${session}` : session) : null),
-    h("td.num", { "data-name": "lost" }, h("span.big", {}, group.lost > 0 ? time(group.lost) : "–")),
-    h("td.num", { "data-name": "computed again" }, count(group.again), h("small", {}, `of ${count(group.computed)}`)),
-    h("td.num", { "data-name": "waited" }, group.waited > 0 ? time(group.waited) : "–"),
-    h("td.wide", {}, causeCell(group)),
+function wasteRow(row, { client, keyed }) {
+  renew(row, [client, keyed], () => [
+    h("td.who.wide", {}, h("a", { href: recentLink(client) }, h("b", {}, client.client || "no name")),
+      keyed && client.key ? h("span", {}, "key " + client.key) : null,
+      client.session ? h("span", {}, client.sessions > 1 ? `${client.sessions} sessions, most in ${client.session}` : client.session) : null),
+    h("td.num", { "data-name": "lost" }, h("span.big", {}, client.lost_ms > 0 ? time(client.lost_ms) : "–")),
+    h("td.num", { "data-name": "computed again" }, count(client.again_tokens), h("small", {}, `of ${count(client.computed_tokens)}`)),
+    h("td.num", { "data-name": "waited" }, client.waited_ms > 0 ? time(client.waited_ms) : "–"),
+    h("td.wide", {}, causeCell(client)),
   ]);
 }
 
 /** What all of them lost together, in a sentence. */
-function wasteSum(groups, requests) {
-  const again = sum(groups, (group) => group.again), computed = sum(groups, (group) => group.computed);
-  const since = Math.min(...requests.map((one) => Date.parse(one.at)));
-  return `${plural(requests.length, "request")} since ${clock(since)}. ` + (again > 0
-    ? `Of ${count(computed)} prompt tokens that were computed, ${count(again)} (${percent(again, computed)}) had been computed before: ${time(sum(groups, (group) => group.lost))} lost.`
-    : "Nothing was computed twice.");
-}
+const wasteSum = (waste) => `${plural(waste.requests, "request")} since ${clock(waste.since)}. ` + (waste.again_tokens > 0
+  ? `Of ${count(waste.computed_tokens)} prompt tokens that were computed, ${count(waste.again_tokens)} (${percent(waste.again_tokens, waste.computed_tokens)}) had been computed before: ${time(waste.lost_ms)} lost.`
+  : "Nothing was computed twice.");
 
 const FIRST_ROWS = 6;
 
@@ -338,15 +299,17 @@ function wasteTable() {
     column(".num", "Computed again", "Prompt tokens, of all that were computed for it"),
     column(".num", "Waited", "For other requests, or for the machine"), column("", "Main cause, and what to do"))), body), h(".more", {}, all));
   const none = firstSteps();
-  const fill = (requests) => {
-    const groups = waste(requests), left = groups.length > FIRST_ROWS + 1 ? groups.length - FIRST_ROWS : 0;
-    box.hidden = told.hidden = groups.length === 0;
-    none.hidden = groups.length > 0;
-    if (groups.length) set(told, wasteSum(groups, requests));
-    all.fill = () => fill(requests);
+  const fill = (waste) => {
+    const clients = waste?.data || [], keyed = new Set(clients.map((one) => one.key)).size > 1;
+    const left = clients.length > FIRST_ROWS + 1 ? clients.length - FIRST_ROWS : 0;
+    box.hidden = told.hidden = clients.length === 0;
+    none.hidden = clients.length > 0;
+    if (clients.length) set(told, wasteSum(waste));
+    all.fill = () => fill(waste);
     all.parentElement.hidden = !left || all.open;
     set(all, `Show ${left} more clients`);
-    sync(body, all.open || !left ? groups : groups.slice(0, FIRST_ROWS), (group) => group.name, () => h("tr"), wasteRow);
+    sync(body, (all.open || !left ? clients : clients.slice(0, FIRST_ROWS)).map((client) => ({ client, keyed })),
+      ({ client }) => JSON.stringify([client.client, client.key]), () => h("tr"), wasteRow);
   };
   return { nodes: [told, box, none], fill };
 }
@@ -443,7 +406,7 @@ function nowView(main) {
       set(trouble, (health || []).map((one) => one.message).join("; "));
       trouble.hidden = !trouble.textContent;
       sync(figures, figureRows(), (row) => row[0], () => h("div"), (element, row) => renew(element, row, () => figure(row)));
-      table.fill([...server.requests.values()].filter((one) => one.tokens));
+      table.fill(server.clients);
       set(laneNote, list ? "" : "off (--no-slots)");
       sync(lanes, list || [], (lane) => lane.id, (lane) => h(".lane", { role: "listitem" }, h("span", {}, String(lane.id)),
         h(".who"), h(".doing"), h(".bar", { role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 }), h(".rate"), h(".left")), fillLane);

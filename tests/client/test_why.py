@@ -983,6 +983,8 @@ def test_a_key_sees_its_own(tmp_path):
         (own,) = as_key("k-olga", "/requests")["data"]
         assert own["key"] == "olga"
         assert as_key("k-ivan", "/requests")["data"] == []
+        assert as_key("k-ivan", "/requests/clients")["data"] == []
+        assert as_key("k-root", "/requests/clients")["data"][0]["key"] == "olga"
         as_key("k-ivan", f"/requests/{own['id']}", status=404)
         assert as_key("k-root", "/requests?key=olga")["data"] == [own]
 

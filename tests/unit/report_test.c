@@ -457,6 +457,11 @@ static void the_ring_is_stored_and_loaded(void **state) {
     json_t *was = listed(ring, &filter), *is = listed(next, &filter), *one = NULL;
     assert_int_equal(json_array_size(is), 1);
     assert_true(json_equal(was, is));
+    json_t *was_lost = hearth_ring_waste(ring, &filter, 3), *is_lost = hearth_ring_waste(next, &filter, 3);
+    assert_int_equal(json_integer_value(json_object_get(is_lost, "again_tokens")), 300);
+    assert_true(json_equal(was_lost, is_lost));
+    json_decref(was_lost);
+    json_decref(is_lost);
     assert_true(hearth_ring_find(next, "req_1", &olga, &one));
     assert_string_equal(json_string_value(json_object_get(json_object_get(one, "divergence"), "before")), "four files");
     json_decref(one);
@@ -588,6 +593,112 @@ static void the_ring_keeps_its_bytes(void **state) {
     free(long_text);
 }
 
+/* ---- what clients lost ---- */
+
+static const json_t *client_at(const json_t *waste, size_t i) {
+    return json_array_get(json_object_get(waste, "data"), i);
+}
+
+static const json_t *cause_at(const json_t *client, size_t i) {
+    return json_array_get(json_object_get(client, "causes"), i);
+}
+
+static void is_text(const json_t *json, const char *name, const char *text) {
+    const char *found = json_string_value(json_object_get(json, name));
+    assert_non_null(found);
+    assert_string_equal(found, text);
+}
+
+static void is_number(const json_t *json, const char *name, double least, double most) {
+    const double found = json_number_value(json_object_get(json, name));
+    if (found < least || found > most) {
+        fail_msg("%s is %g, not %g to %g", name, found, least, most);
+    }
+}
+
+/* All clients of a busy server wait, so a wait is the main cause only where it took fifty times as long. */
+static void a_wait_is_the_main_cause_when_it_is_long(void **state) {
+    static const struct {
+        int64_t wait_us;
+        const char *main, *other;
+    } rows[] = {{40000000, "volatile_line", "queued"}, {50000000, "queued", "volatile_line"}};
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 900);
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct hearth_ring *ring = hearth_ring_create(10);
+        struct hearth_report report = missed(&divergence); /* 900 ms are lost */
+        assert_true(hearth_ring_add(ring, &report, olga, true));
+        report = good();
+        report.wait_us[HEARTH_WAIT_LANE] = rows[i].wait_us;
+        report.ttft_us = report.total_us = rows[i].wait_us + 1000000;
+        assert_true(hearth_ring_add(ring, &report, olga, true));
+        json_t *waste = hearth_ring_waste(ring, &(struct hearth_ring_filter){0}, 10);
+        is_text(cause_at(client_at(waste, 0), 0), "cause", rows[i].main);
+        is_text(cause_at(client_at(waste, 0), 1), "cause", rows[i].other);
+        is_number(client_at(waste, 0), "lost_ms", 880, 920);
+        is_number(client_at(waste, 0), "waited_ms", (double)rows[i].wait_us / 1e3, (double)rows[i].wait_us / 1e3);
+        json_decref(waste);
+        hearth_ring_destroy(ring);
+    }
+}
+
+static void clients_are_summed_up(void **state) {
+    struct hearth_report_divergence edited = changed(HEARTH_CAUSE_EDITED, 900);
+    struct hearth_report_divergence dated = changed(HEARTH_CAUSE_VOLATILE, 900);
+    const struct hearth_report_line line = {.then = "Today: 1", .now = "Today: 2", .pattern = "^Today:", .number = 2};
+    struct hearth_ring *ring = hearth_ring_create(10);
+    (void)state;
+    struct hearth_report report = good();
+    report.client = "steady/1.0";
+    report.generated_tokens = 200; /* a long reply is no loss */
+    report.decode_us = report.total_us = 9000000;
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    report = missed(&dated);
+    dated.lines = &line;
+    dated.line_count = 1;
+    dated.fixed_tokens = 900;
+    report.id = "req_dated";
+    report.session = "busy";
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    dated.line_count = 0; /* and a newer one, for which nothing can be typed */
+    report.id = "req_later";
+    report.session = "quiet";
+    report.prefill_us = 490000;
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    report = missed(&edited);
+    report.key = "ivan";
+    assert_true(hearth_ring_add(ring, &report, ivan, true));
+    report.computes = false; /* it asked for no turn */
+    assert_true(hearth_ring_add(ring, &report, ivan, true));
+    json_t *waste = hearth_ring_waste(ring, &(struct hearth_ring_filter){0}, 10);
+    is_number(waste, "requests", 4, 4);
+    is_number(waste, "clients", 3, 3);
+    is_number(waste, "again_tokens", 2700, 2700);
+    is_number(waste, "computed_tokens", 2950, 2950);
+    is_text(waste, "since", "2025-11-25T01:00:00.123Z");
+    const json_t *worst = client_at(waste, 0);
+    is_text(worst, "key", "olga");
+    is_number(worst, "requests", 2, 2);
+    is_number(worst, "sessions", 2, 2);
+    is_text(worst, "session", "busy");
+    is_number(cause_at(worst, 0), "times", 2, 2);
+    is_text(cause_at(worst, 0), "request", "req_dated");
+    assert_non_null(strstr(json_string_value(json_object_get(cause_at(worst, 0), "advice")), "--strip-line '^Today:'"));
+    is_text(client_at(waste, 1), "key", "ivan");
+    is_text(cause_at(client_at(waste, 1), 0), "cause", "edited_message");
+    is_text(client_at(waste, 2), "client", "steady/1.0");
+    is_text(cause_at(client_at(waste, 2), 0), "kind", "no_loss");
+    json_decref(waste);
+    waste = hearth_ring_waste(ring, &(struct hearth_ring_filter){.owner = &ivan}, 10);
+    is_number(waste, "requests", 1, 1);
+    json_decref(waste);
+    waste = hearth_ring_waste(ring, &(struct hearth_ring_filter){0}, 1);
+    is_number(waste, "clients", 3, 3);
+    assert_int_equal(json_array_size(json_object_get(waste, "data")), 1);
+    json_decref(waste);
+    hearth_ring_destroy(ring);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_turn_has_no_verdict),
@@ -613,6 +724,8 @@ int main(void) {
         cmocka_unit_test(names_that_are_no_text_are_repaired),
         cmocka_unit_test(the_list_is_filtered),
         cmocka_unit_test(the_ring_keeps_its_bytes),
+        cmocka_unit_test(a_wait_is_the_main_cause_when_it_is_long),
+        cmocka_unit_test(clients_are_summed_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
