@@ -529,10 +529,14 @@ void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_pag
     if (page->item.blob) {
         drop_blob(cache, &page->item);
     }
-    if (!hearth_cache_store_has_state(cache, page) && is_bare(page)) {
-        struct hearth_page *parent = page->parent;
-        free_leaf(cache, page, true);
-        hearth_cache_store_prune(cache, parent);
+    struct hearth_page *left = page;
+    while (!hearth_cache_store_has_state(cache, left) && is_bare(left)) {
+        struct hearth_page *parent = left->parent;
+        free_leaf(cache, left, true);
+        left = parent;
+    }
+    if (left != page) {
+        hearth_cache_store_prune(cache, left);
     }
 }
 

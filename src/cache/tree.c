@@ -354,21 +354,10 @@ bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, siz
 
 bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n,
                               struct hearth_path *path) {
+    path->root = page->parent ? NULL : page;
     path->n = 0;
     path->matched = page->p0 + page->len;
-    struct hearth_page *at = page;
-    for (; at->parent; at = at->parent) {
-        if (!path_push(path, at)) {
-            return false;
-        }
-    }
-    path->root = at;
-    for (size_t i = 0; i < path->n / 2; i++) {
-        struct hearth_page *other = path->pages[path->n - 1 - i];
-        path->pages[path->n - 1 - i] = path->pages[i];
-        path->pages[i] = other;
-    }
-    return match_on(page, tokens, n, path);
+    return (!page->parent || path_push(path, page)) && match_on(page, tokens, n, path);
 }
 
 enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, const hearth_token *tokens, size_t n) {

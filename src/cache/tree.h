@@ -191,7 +191,7 @@ size_t hearth_path_cover(const struct hearth_path *path, int32_t n, int32_t wind
 /* Matches as many tokens as the tree has below a root (NULL: none). Time is linear in the match, whatever is stored: a
  * child is found by its hash. False: out of memory. */
 bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path);
-/* The path to the end of a page, then as far as tokens (from there on) match. False: out of memory. */
+/* Likewise of tokens from the end of a page on: a path that begins with that page. */
 bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path);
 
 /* What the tree has behind the end of a match. */

@@ -8,6 +8,7 @@
 #include "cli/replay_values.h"
 #include "console/show.h"
 #include "console/tool.h"
+#include "tier/record.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 struct replay_options {
     const char *policy, *ram, *cache_tokens, *shape, *part, *token_bytes, *svg;
     const char *import, *disk, *disk_read, *disk_write;
-    int64_t concurrency, prefill, conversations, parallel, share;
+    int64_t concurrency, prefill, conversations, parallel, share, page_tokens;
     bool json;
     struct replay_fleet_options fleet;
 };
@@ -45,6 +46,8 @@ static const struct hearth_console_option options[] = {
      1, HEARTH_CONSOLE_TEXT, OPTION_AT(shape)},
     {"--token-bytes", "SIZE", "state of a token in pages [the server's, or 96k]", 1, HEARTH_CONSOLE_TEXT,
      OPTION_AT(token_bytes)},
+    {"--page-tokens", "N", "tokens of a page, up to 65536 [the server's, or 256]", 1, HEARTH_CONSOLE_NUMBER,
+     OPTION_AT(page_tokens)},
     {"--prefill", "N", "tokens that are computed in a second [2000]", 1, HEARTH_CONSOLE_NUMBER, OPTION_AT(prefill)},
     {"--import", "RATE", "bytes a second from RAM to the model [10g]", 1, HEARTH_CONSOLE_TEXT, OPTION_AT(import)},
     {"--parallel", "N", "lanes that keep the state of their last prompt; 0: none does [the server's, or 0]", 1,
@@ -128,7 +131,7 @@ static void take_server(const struct hearth_trace *trace, const struct replay_op
     if (!server->known) {
         return;
     }
-    params->page_tokens = server->page_tokens;
+    params->page_tokens = chosen->page_tokens > 0 ? params->page_tokens : server->page_tokens;
     params->export_bytes_per_s = params->import_bytes_per_s;
     params->lanes = chosen->parallel >= 0 ? params->lanes : server->lanes;
     params->token_bytes = chosen->token_bytes ? params->token_bytes : server->token_bytes;
@@ -164,6 +167,11 @@ static bool read_options(const struct replay_options *chosen, struct hearth_repl
         (void)hearth_complain(1, "--parallel is between 0 and 64");
         return false;
     }
+    if (chosen->page_tokens == 0 || chosen->page_tokens > HEARTH_RECORD_TOKENS_MAX) {
+        (void)hearth_complain(1, "--page-tokens is between 1 and %d", HEARTH_RECORD_TOKENS_MAX);
+        return false;
+    }
+    params->page_tokens = chosen->page_tokens > 0 ? (int32_t)chosen->page_tokens : 0;
     if (chosen->share == 0 || chosen->share > 100) {
         (void)hearth_complain(1, "--cache-share is between 1 and 100");
         return false;
@@ -249,7 +257,7 @@ static int replay_fleet(const struct replay_options *chosen, struct hearth_repla
 }
 
 int hearth_cli_replay(int argc, char *const argv[]) {
-    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1, .share = -1};
+    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1, .share = -1, .page_tokens = -1};
     struct hearth_console_call call;
     struct hearth_replay_params params;
     struct hearth_trace_choice choice;

@@ -19,6 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A box knows of so many times as many of the store's pages as its RAM has room for; of the rest it asks again. So what
+ * a run takes of memory does not grow with the boxes that each conversation was on. */
+#define KNOWN_TIMES 2
+
 enum fleet_event_kind { FLEET_ENDS, FLEET_RETURNS, FLEET_LOST, FLEET_ARRIVES }; /* in this order at one time */
 
 struct fleet_event {
@@ -343,6 +347,15 @@ static bool plan_arrivals(struct fleet *fleet) {
     return ok;
 }
 
+static struct hearth_sim_store *open_store(const struct fleet *fleet) {
+    struct hearth_sim_store_params params = fleet->params->store;
+    const struct hearth_replay_params *machine = &fleet->params->machine;
+    const uint64_t page_bytes =
+        (uint64_t)hearth_replay_page_blocks(machine, fleet->trace) * hearth_replay_block_bytes(machine, fleet->trace);
+    params.known = machine->ram_bytes / page_bytes * KNOWN_TIMES + 1;
+    return hearth_sim_store_create(&params, fleet->params->boxes);
+}
+
 static int init(struct fleet *fleet, struct hearth_errmsg *msg) {
     const struct hearth_fleet_params *params = fleet->params;
     const size_t count = fleet->trace->count;
@@ -353,7 +366,7 @@ static int init(struct fleet *fleet, struct hearth_errmsg *msg) {
     fleet->late_us = calloc((size_t)fleet->trace->talks + 1, sizeof *fleet->late_us);
     fleet->times = calloc(count, sizeof *fleet->times);
     fleet->after = calloc(count, sizeof *fleet->after);
-    fleet->store = params->has_store ? hearth_sim_store_create(&params->store, params->boxes) : NULL;
+    fleet->store = params->has_store ? open_store(fleet) : NULL;
     if (!fleet->boxes || !fleet->next || !fleet->late_us || !fleet->times || !fleet->after ||
         (params->has_store && !fleet->store) || !plan_arrivals(fleet)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a replay");

@@ -10,34 +10,49 @@
  *
  * As with Redis a box is not told what the store has evicted: it learns that when it seeks there or reads it. So which
  * boxes know of an item stands with it, and an item that is gone stays, as a ghost, while a box believes in it. (Of
- * very many ghosts the oldest are told, which bounds what a box knows, as KNOWN_BYTES in tier/remote.c does.)
+ * very many ghosts the oldest are told.)
  *
- * Invariant: an item is in `items` and its bytes count in the budget, or it is in `ghosts`; either way it can be found
- * at its base. */
+ * Of a prompt's block a box is told what can be of use to the prompt, which has all tokens of the block up to the first
+ * one of a page, or up to where a snapshot stands: items are found by the digest of these. However many conversations
+ * go on from one block, none is told of another one's.
+ *
+ * Invariants: an item is in `items` and its bytes count in the budget, or it is in `ghosts`; either way it can be found
+ * at its place. `believers` of an item are the boxes that have it among what they know. */
 #include "replay/sim_store.h"
 
 #include "base/assert.h"
 #include "base/lru.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define HEADER_BYTES 256 /* of an item, beside its tokens (tier/format.h) */
 #define GHOSTS_MAX 1000000
+#define RECENT_PART 8 /* of what a box knows: what is among the newest of them is not moved */
 
 struct store_item {
     struct hearth_lru_entry entry; /* first; its key is the name */
-    struct hearth_link at;         /* its key is the base */
-    struct hearth_record *record;
-    uint16_t owner;   /* of store->shares */
-    bool gone;        /* a ghost */
+    struct hearth_link at;         /* its key is place_of() the item */
+    struct hearth_digest base;
     int64_t ready_us; /* when it has been written */
-    uint64_t known[HEARTH_SIM_STORE_BOXES_MAX / 64];
+    size_t state_bytes;
+    int32_t base_pos, p0, p1;
+    uint16_t owner; /* of store->shares */
+    uint8_t believers, kind, label;
+    bool gone;             /* a ghost */
+    hearth_token tokens[]; /* [base_pos, p1) */
 };
 
 struct store_event {
     int64_t at_us;
     uint64_t number; /* events of one time come in their order */
     struct hearth_backing_event event;
+};
+
+/* That a box knows of an item. */
+struct store_known {
+    struct hearth_lru_entry entry; /* first; its key is the name, and it counts as one byte */
+    uint64_t used;                 /* when it became the newest: the box's `uses` */
 };
 
 /* Of a box, on its way to the store. */
@@ -57,13 +72,16 @@ struct store_box {
     size_t write_count, write_cap, written;
     uint64_t queued_bytes;
     int64_t in_free_us, out_free_us;
+    struct hearth_lru known;
+    uint64_t uses; /* of what it knows */
 };
 
 struct hearth_sim_store {
     struct hearth_sim_store_params params;
     struct hearth_wire in, out;
     struct hearth_lru items, ghosts; /* a ghost counts as one byte */
-    struct hearth_table items_at;    /* of both, by base */
+    struct hearth_table items_at;    /* of both, by place */
+    struct hearth_table branched;    /* bases of those that need more than the first token of their block */
     struct hearth_shares shares;     /* of what is in `items` */
     struct hearth_sim_store_figures figures;
     uint64_t event_number, ticket;
@@ -74,10 +92,6 @@ struct hearth_sim_store {
 
 static struct store_box *box_of(struct hearth_backing *backing) {
     return (struct store_box *)backing;
-}
-
-static uint32_t number_of(const struct store_box *box) {
-    return (uint32_t)(box - box->store->boxes);
 }
 
 /* ---- events ---- */
@@ -147,38 +161,111 @@ static struct store_item *find(const struct hearth_sim_store *store, struct hear
     return find_in(&store->items, name);
 }
 
-static void know(struct store_item *item, uint32_t box) {
-    item->known[box / 64] |= UINT64_C(1) << box % 64;
+/* An item, or a ghost. */
+static struct store_item *find_any(const struct hearth_sim_store *store, struct hearth_digest name) {
+    struct store_item *item = find(store, name);
+    return item ? item : find_in(&store->ghosts, name);
 }
 
-static bool knows(const struct store_item *item, uint32_t box) {
-    return item->known[box / 64] >> box % 64 & 1;
+/* Where what hangs on a block is found: by the block's base, and the first `n` of its tokens. */
+static struct hearth_digest place_at(struct hearth_digest base, const hearth_token *tokens, int32_t n) {
+    base.lo ^= hearth_checksum(tokens, (size_t)n * sizeof *tokens);
+    return base;
 }
 
-static bool is_known(const struct store_item *item) {
-    uint64_t boxes = 0;
-    for (size_t i = 0; i < sizeof item->known / sizeof *item->known; i++) {
-        boxes |= item->known[i];
-    }
-    return boxes != 0;
+static struct hearth_digest name_of(const struct store_item *item) {
+    return item->entry.link.key;
+}
+
+/* How many tokens of its block a prompt must have for an item to be of use. */
+static int32_t needs(const struct store_item *item) {
+    return (item->kind == HEARTH_RECORD_PAGE ? item->p0 + 1 : item->p1) - item->base_pos;
 }
 
 /* Frees an item that is in neither list. */
 static void destroy_item(struct hearth_sim_store *store, struct store_item *item) {
     hearth_table_remove(&store->items_at, &item->at);
-    hearth_record_destroy(item->record);
+    if (needs(item) > 1) {
+        (void)hearth_table_take_name(&store->branched, item->base);
+    }
     free(item);
+}
+
+static struct store_known *known_of(const struct store_box *box, struct hearth_digest name) {
+    return (struct store_known *)(void *)hearth_table_find(&box->known.table, name);
+}
+
+static void use_known(struct store_box *box, struct store_known *known) {
+    known->used = ++box->uses;
+    hearth_lru_touch(&box->known, &known->entry);
+}
+
+/* The box learns of an item: it stands next older than `newer` (NULL: nothing). Without memory it is not known. Returns
+ * what is known. */
+static struct store_known *know(struct store_box *box, struct store_item *item, struct store_known *newer) {
+    struct store_known *known = known_of(box, name_of(item));
+    if (known) {
+        use_known(box, known);
+        return known;
+    }
+    known = malloc(sizeof *known);
+    if (!known) {
+        return NULL;
+    }
+    *known = (struct store_known){.entry = {.link.key = name_of(item), .bytes = 1}, .used = ++box->uses};
+    if (!hearth_lru_add(&box->known, &known->entry, newer ? &newer->entry : NULL)) {
+        free(known);
+        return NULL;
+    }
+    item->believers++;
+    return known;
+}
+
+/* The box knows of the item no more. False: it did not. */
+static bool unknow(struct store_box *box, struct store_item *item) {
+    struct store_known *known = known_of(box, name_of(item));
+    if (!known) {
+        return false;
+    }
+    hearth_lru_remove(&box->known, &known->entry);
+    free(known);
+    item->believers--;
+    return true;
+}
+
+/* The box is told that the item is gone, if it knows of it. */
+static bool disabuse(struct store_box *box, struct store_item *item, int64_t at_us) {
+    const bool known = unknow(box, item);
+    if (known) {
+        tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name_of(item)});
+    }
+    return known;
+}
+
+/* A ghost that no box believes in is gone. */
+static void lay(struct hearth_sim_store *store, struct store_item *item) {
+    if (item->gone && item->believers == 0) {
+        hearth_lru_remove(&store->ghosts, &item->entry);
+        destroy_item(store, item);
+    }
 }
 
 /* All boxes that believe in an item, which is in neither list, learn that it is gone. */
 static void disclose(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
-    for (uint32_t i = 0; i < store->box_count; i++) {
-        if (knows(item, i)) {
-            tell(&store->boxes[i], at_us,
-                 (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
-        }
+    for (uint32_t i = 0; item->believers > 0; i++) {
+        (void)disabuse(&store->boxes[i], item, at_us);
     }
     destroy_item(store, item);
+}
+
+/* What a box has not used for longest it knows no more: it is found again when it is asked for. */
+static void forget_oldest(struct store_box *box) {
+    while (box->known.bytes > box->known.budget_bytes) {
+        struct hearth_sim_store *store = box->store;
+        struct store_item *item = find_any(store, box->known.oldest->link.key);
+        (void)disabuse(box, item, *box->now_us);
+        lay(store, item);
+    }
 }
 
 /* An item, which is in neither list any more, is gone from the store. */
@@ -186,7 +273,7 @@ static void lose_item(struct hearth_sim_store *store, struct store_item *item, i
     hearth_share_count(&store->shares, item->owner, item->entry.bytes, 0);
     item->gone = true;
     item->entry.bytes = 1;
-    if (store->params.disk || !is_known(item) || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
+    if (store->params.disk || item->believers == 0 || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
         disclose(store, item, at_us);
     }
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&store->ghosts)) != NULL;) {
@@ -194,13 +281,47 @@ static void lose_item(struct hearth_sim_store *store, struct store_item *item, i
     }
 }
 
-/* The box has found out that an item is gone. */
-static void see_through(struct hearth_sim_store *store, struct store_item *ghost, uint32_t box) {
-    ghost->known[box / 64] &= ~(UINT64_C(1) << box % 64);
-    if (!is_known(ghost)) {
-        hearth_lru_remove(&store->ghosts, &ghost->entry);
-        destroy_item(store, ghost);
+static struct store_item *make_item(struct hearth_sim_store *store, const struct hearth_record *record) {
+    const size_t bytes = hearth_record_tokens(record) * sizeof(hearth_token);
+    struct store_item *item = malloc(sizeof *item + bytes);
+    if (!item) {
+        return NULL;
     }
+    *item = (struct store_item){.base = record->base,
+                                .state_bytes = record->state_bytes,
+                                .base_pos = record->base_pos,
+                                .p0 = record->p0,
+                                .p1 = record->p1,
+                                .kind = (uint8_t)record->kind,
+                                .label = record->label};
+    memcpy(item->tokens, record->tokens, bytes);
+    item->at.key = place_at(item->base, item->tokens, needs(item));
+    const bool branches = needs(item) > 1;
+    if (branches && !hearth_table_add_name(&store->branched, item->base)) {
+        free(item);
+        return NULL;
+    }
+    if (!hearth_table_add(&store->items_at, &item->at)) {
+        (void)(branches && hearth_table_take_name(&store->branched, item->base));
+        free(item);
+        return NULL;
+    }
+    return item;
+}
+
+/* What is told of an item. NULL: out of memory. */
+static struct hearth_record *record_of(const struct hearth_sim_store *store, struct store_item *item) {
+    const struct hearth_record record = {.kind = (enum hearth_record_kind)item->kind,
+                                         .label = item->label,
+                                         .base = item->base,
+                                         .base_pos = item->base_pos,
+                                         .p0 = item->p0,
+                                         .p1 = item->p1,
+                                         .tokens = item->tokens,
+                                         .state_bytes = item->state_bytes,
+                                         .owner = store->shares.owners[item->owner].id,
+                                         .name = name_of(item)};
+    return hearth_record_copy(&record);
 }
 
 /* A ghost comes to life again, or a new item is made, in the list of items. NULL: out of memory. */
@@ -209,22 +330,15 @@ static struct store_item *add_item(struct hearth_sim_store *store, const struct 
     if (item) {
         hearth_lru_remove(&store->ghosts, &item->entry);
     } else {
-        item = calloc(1, sizeof *item);
+        item = make_item(store, record);
         if (!item) {
-            return NULL;
-        }
-        item->at.key = record->base;
-        item->record = hearth_record_copy(record);
-        if (!item->record || !hearth_table_add(&store->items_at, &item->at)) {
-            hearth_record_destroy(item->record);
-            free(item);
             return NULL;
         }
     }
     item->gone = false;
     item->entry = (struct hearth_lru_entry){.link.key = record->name, .bytes = bytes};
     if (!hearth_lru_add(&store->items, &item->entry, NULL)) {
-        destroy_item(store, item);
+        disclose(store, item, 0);
         return NULL;
     }
     item->owner = hearth_share_find(&store->shares, record->owner);
@@ -323,7 +437,7 @@ static bool store_put(struct hearth_backing *backing, const struct hearth_record
         store->figures.written_bytes += bytes;
     }
     use(store, item, now_us);
-    know(item, number_of(box));
+    (void)know(box, item, NULL);
     tell(box, written_us,
          (struct hearth_backing_event){
              .type = HEARTH_BACKING_WRITTEN, .remote = !store->params.disk, .name = record->name});
@@ -333,6 +447,7 @@ static bool store_put(struct hearth_backing *backing, const struct hearth_record
         lose_item(store, old, written_us);
     }
     evict(store, now_us);
+    forget_oldest(box);
     return true;
 }
 
@@ -343,43 +458,43 @@ static bool store_get(struct hearth_backing *backing, struct hearth_digest name)
     struct hearth_backing_event event = {.type = HEARTH_BACKING_READ, .remote = !store->params.disk, .name = name};
     int64_t at_us = *box->now_us + (store->away ? 0 : store->params.latency_us);
     if (item) {
-        const size_t bytes = bytes_of(item->record);
-        event.bytes.len = item->record->state_bytes; /* hollow */
-        at_us = transfer(box, &box->in_free_us, &store->out, bytes);
-        store->figures.read_bytes += bytes;
+        event.bytes.len = item->state_bytes; /* hollow */
+        at_us = transfer(box, &box->in_free_us, &store->out, item->entry.bytes);
+        store->figures.read_bytes += item->entry.bytes;
         use(store, item, *box->now_us);
-        know(item, number_of(box));
     } else {
         struct store_item *ghost = store->away ? NULL : find_in(&store->ghosts, name);
         event.err = store->away ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
-        if (ghost && knows(ghost, number_of(box))) {
-            see_through(store, ghost, number_of(box));
+        if (ghost && unknow(box, ghost)) {
+            lay(store, ghost);
         }
     }
     tell(box, at_us, event);
     return true;
 }
 
-/* Tells the box what hangs on a block, and what does not any more. */
-static void seek_at(struct store_box *box, const struct hearth_backing_place *place, int64_t at_us) {
+/* Tells the box what is found there, and what is not any more. Returns the last that it knows of, or `newer`. */
+static struct store_known *tell_of(struct store_box *box, struct hearth_digest place, int64_t at_us,
+                                   struct store_known *newer) {
     struct hearth_sim_store *store = box->store;
-    const uint32_t number = number_of(box);
-    for (struct hearth_link *link = hearth_table_find(&store->items_at, place->base), *next; link; link = next) {
+    for (struct hearth_link *link = hearth_table_find(&store->items_at, place), *next; link; link = next) {
         struct store_item *item = (struct store_item *)(void *)((char *)link - offsetof(struct store_item, at));
         next = hearth_table_next(link);
-        if (item->gone && knows(item, number)) {
-            tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = item->record->name});
-            see_through(store, item, number);
+        if (item->gone) {
+            (void)disabuse(box, item, at_us);
+            lay(store, item);
             continue;
         }
-        struct hearth_record *record = !item->gone && item->ready_us <= at_us ? hearth_record_copy(item->record) : NULL;
+        struct hearth_record *record = item->ready_us <= at_us ? record_of(store, item) : NULL;
         if (record) {
-            know(item, number);
+            struct store_known *known = know(box, item, newer);
+            newer = known ? known : newer;
             tell(box, at_us,
                  (struct hearth_backing_event){
                      .type = HEARTH_BACKING_FOUND, .remote = true, .name = record->name, .record = record});
         }
     }
+    return newer;
 }
 
 static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_backing_place *places, size_t n) {
@@ -389,8 +504,13 @@ static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_b
     if (store->away) {
         return 0;
     }
+    struct store_known *newer = NULL;
     for (size_t i = 0; i < n; i++) {
-        seek_at(box, &places[i], at_us);
+        const struct hearth_backing_place *place = &places[i];
+        const size_t most = hearth_table_find(&store->branched, place->base) ? place->n : 1;
+        for (size_t tokens = 1; place->tokens && tokens <= most && tokens <= place->n; tokens++) {
+            newer = tell_of(box, place_at(place->base, place->tokens, (int32_t)tokens), at_us, newer);
+        }
     }
     const uint64_t ticket = ++store->ticket;
     tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = ticket});
@@ -400,7 +520,17 @@ static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_b
 /* Only when an eighth of a value's time has passed since the last (tier/remote_write.c), which replays do not last for:
  * for the store, what a box uses from its RAM ages. */
 static void store_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
-    (void)backing, (void)touches, (void)n;
+    struct store_box *box = box_of(backing);
+    const struct store_known *deepest = n > 0 ? known_of(box, touches[n - 1].name) : NULL;
+    if (deepest && box->uses - deepest->used < box->known.budget_bytes / RECENT_PART) {
+        return;
+    }
+    while (n-- > 0) {
+        struct store_known *known = known_of(box, touches[n].name);
+        if (known) {
+            use_known(box, known);
+        }
+    }
 }
 
 /* The end of a path goes before its beginning. */
@@ -463,6 +593,14 @@ static const struct hearth_backing_ops DISK_OPS = {.destroy = store_destroy,
 
 /* ---- life ---- */
 
+static void forget_all(struct store_box *box) {
+    while (box->known.oldest) {
+        struct store_item *item = find_any(box->store, box->known.oldest->link.key);
+        (void)unknow(box, item);
+        lay(box->store, item);
+    }
+}
+
 static void drop_events(struct store_box *box) {
     while (box->event_count > 0) {
         struct hearth_backing_event event = take_first(box);
@@ -497,6 +635,7 @@ struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *store, uin
                                       : (struct hearth_backing){.ops = &OPS, .name = "remote"};
     box->store = store;
     box->now_us = now_us;
+    box->known.budget_bytes = store->params.known > 0 ? store->params.known : SIZE_MAX;
     tell(box, *now_us, (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED});
     return &box->backing;
 }
@@ -515,13 +654,7 @@ void hearth_sim_store_lose_box(struct hearth_sim_store *store, uint32_t number, 
     box->queued_bytes = 0;
     box->in_free_us = box->out_free_us = at_us;
     drop_events(box);
-    for (struct hearth_lru_entry *entry = store->items.newest; entry; entry = entry->older) {
-        ((struct store_item *)entry)->known[number / 64] &= ~(UINT64_C(1) << number % 64);
-    }
-    for (struct hearth_lru_entry *entry = store->ghosts.newest, *older; entry; entry = older) {
-        older = entry->older;
-        see_through(store, (struct store_item *)entry, number);
-    }
+    forget_all(box);
 }
 
 void hearth_sim_store_lose(struct hearth_sim_store *store, int64_t at_us) {
@@ -551,16 +684,14 @@ void hearth_sim_store_destroy(struct hearth_sim_store *store) {
         drop_events(&store->boxes[i]);
         free(store->boxes[i].events);
         free(store->boxes[i].writes);
-    }
-    while (store->ghosts.oldest) {
-        struct hearth_lru_entry *entry = store->ghosts.oldest;
-        hearth_lru_remove(&store->ghosts, entry);
-        destroy_item(store, (struct store_item *)entry);
+        forget_all(&store->boxes[i]);
+        hearth_lru_finish(&store->boxes[i].known);
     }
     hearth_shares_finish(&store->shares);
     hearth_lru_finish(&store->items);
     hearth_lru_finish(&store->ghosts);
     hearth_table_finish(&store->items_at);
+    hearth_table_finish_names(&store->branched);
     hearth_wire_finish(&store->in);
     hearth_wire_finish(&store->out);
     free(store);

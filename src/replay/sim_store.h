@@ -24,6 +24,7 @@ struct hearth_sim_store_params {
     uint64_t bytes;             /* that the store may hold */
     double share;               /* of these, one owner may hold while others want room (tier/share.h); 0: any */
     uint64_t queue_bytes;       /* of a box, that may wait to be written */
+    uint64_t known;             /* pages and snapshots that a box knows of while it does not ask; 0: any number */
 };
 
 struct hearth_sim_store_figures {

@@ -397,6 +397,33 @@ static int32_t resumes_at(struct stage *stage, const struct hearth_cache_prompt 
     return resume;
 }
 
+/* Pages that are only in the backing tier go there, the beginning of a path before its end: nothing of it is left. */
+static void what_is_lost_leaves_no_page(void **state) {
+    (void)state;
+    struct stage stage = {0};
+    start(&stage);
+    compute(&stage);
+    write_all(&stage.tier);
+    stop(&stage);
+    stage.tier.event_count = 0;
+    start(&stage);
+    find_all(&stage.tier);
+    poll_all(&stage);
+    assert_int_equal(resumes_at(&stage, &prompt), 2 * PAGE - 1);
+    assert_int_equal(stage.cache->tree.page_count, 2);
+    for (int32_t p0 = 0; p0 < 2 * PAGE; p0 += PAGE) {
+        for (size_t i = 0; i < stage.tier.item_count; i++) {
+            if (stage.tier.items[i].record->p0 == p0) {
+                tell(&stage.tier, HEARTH_BACKING_LOST, stage.tier.items[i].record->name);
+            }
+        }
+    }
+    poll_all(&stage);
+    hearth_cache_check(stage.cache);
+    assert_int_equal(stage.cache->tree.page_count, 0);
+    finish(&stage);
+}
+
 /* A page that two prompts begin with, one of them with a part of it, has lost its state while others hang on it. The
  * prompt that has a part of it fills that part: what hangs there can be used again, and what is behind the rest when
  * the rest comes back. */
@@ -685,6 +712,7 @@ int main(void) {
         cmocka_unit_test(a_vanished_page_is_no_note),
         cmocka_unit_test(a_head_is_noted_when_it_is_shared),
         cmocka_unit_test(snapshots_are_few_beside_pages),
+        cmocka_unit_test(what_is_lost_leaves_no_page),
         cmocka_unit_test(a_part_of_a_page_is_filled),
         cmocka_unit_test(a_slow_tier_is_doubted_after_a_minute),
         cmocka_unit_test(an_owner_is_remembered_for_ten_minutes),

@@ -246,6 +246,70 @@ static void a_small_store_forgets(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* ---- what a box knows ---- */
+
+enum { STORED = 64, PAGE = 4 };
+
+/* The page of a conversation: all of them hang on one base. */
+static struct hearth_record record_of(uint32_t talk, hearth_token tokens[PAGE]) {
+    for (int i = 0; i < PAGE; i++) {
+        tokens[i] = (hearth_token)(talk * PAGE) + i;
+    }
+    struct hearth_record record = {
+        .kind = HEARTH_RECORD_PAGE, .base = {1, 2}, .p1 = PAGE, .tokens = tokens, .state_bytes = 1000};
+    record.name = hearth_record_name(&record);
+    return record;
+}
+
+/* Takes all events of a tier up to an hour ahead. Returns how many there were of a kind. */
+static size_t take_events(struct hearth_backing *tier, int64_t *now_us, enum hearth_backing_event_type type) {
+    struct hearth_backing_event event;
+    size_t n = 0;
+    *now_us += 3600 * (int64_t)SECOND_US;
+    while (tier->ops->poll(tier, &event)) {
+        n += event.type == type;
+        hearth_backing_event_finish(&event);
+    }
+    return n;
+}
+
+static size_t found(struct hearth_backing *tier, int64_t *now_us, uint32_t talk) {
+    hearth_token tokens[PAGE];
+    const struct hearth_record record = record_of(talk, tokens);
+    const struct hearth_backing_place place = {.base = record.base, .tokens = tokens, .n = PAGE};
+    assert_true(tier->ops->seek(tier, &place, 1) > 0);
+    return take_events(tier, now_us, HEARTH_BACKING_FOUND);
+}
+
+/* Of a block that many conversations go on from, a box is told what its prompt can use; and of what it knows it forgets
+ * what it has not used for longest, and finds it again. */
+static void a_box_knows_what_it_needs(void **state) {
+    (void)state;
+    const struct hearth_sim_store_params params = {.store_bytes_per_s = 1e9,
+                                                   .network_bytes_per_s = 1e9,
+                                                   .latency_us = 100,
+                                                   .bytes = UINT64_C(1) << 40,
+                                                   .queue_bytes = UINT64_C(1) << 40,
+                                                   .known = STORED / 2};
+    struct hearth_sim_store *store = hearth_sim_store_create(&params, 2);
+    assert_non_null(store);
+    int64_t now_us[2] = {0, 0};
+    struct hearth_backing *const tiers[] = {hearth_sim_store_tier(store, 0, &now_us[0]),
+                                            hearth_sim_store_tier(store, 1, &now_us[1])};
+    hearth_token tokens[PAGE];
+    for (uint32_t talk = 0; talk < STORED; talk++) {
+        const struct hearth_record record = record_of(talk, tokens);
+        assert_true(tiers[0]->ops->put(tiers[0], &record, NULL, NULL));
+    }
+    assert_int_equal(take_events(tiers[0], &now_us[0], HEARTH_BACKING_LOST), STORED / 2);
+    (void)take_events(tiers[1], &now_us[1], HEARTH_BACKING_SCANNED);
+    for (uint32_t talk = 0; talk < STORED; talk++) {
+        assert_int_equal(found(tiers[1], &now_us[1], talk), 1);
+        assert_int_equal(found(tiers[0], &now_us[0], talk), 1);
+    }
+    hearth_sim_store_destroy(store);
+}
+
 /* ---- routers ---- */
 
 static void a_hot_box_passes_on(void **state) {
@@ -282,6 +346,7 @@ int main(void) {
         cmocka_unit_test(what_waits_for_another_is_not_the_stores),
         cmocka_unit_test(what_is_lost_costs_no_request),
         cmocka_unit_test(a_small_store_forgets),
+        cmocka_unit_test(a_box_knows_what_it_needs),
         cmocka_unit_test(a_hot_box_passes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
