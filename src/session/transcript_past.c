@@ -1,9 +1,9 @@
 /* The earlier prompt of the same conversation, for diagnoses: a prompt may have more in common with the one of another
  * client, and what has changed is told by its own.
  *
- * Each node at which a prompt has ended is also found by the last message of that prompt and the one before it, or, for
- * a first message, by the program that has sent it. The earlier prompt of one that comes is that of its newest message
- * by which there is one. Two conversations may have such messages in common: so the first message has to be the same,
+ * Each node at which a prompt has ended is also found by the program that has sent it, the last message of that prompt
+ * and the one before it, if there is one. The earlier prompt of one that comes is that of its newest message by which
+ * there is one. Two conversations may have such messages in common: so the first message has to be the same,
  * or some more; and where it is the first one itself, the reply to it or the system text. There is one node per key,
  * the newest. What is not in memory is looked for in the archive; where it is not there either, the diagnosis has what
  * stands next to the prompt in the tree.
@@ -31,8 +31,9 @@ static bool key_of(const struct hearth_transcript_prompt *prompt, size_t i, stru
     if (message->role == HEARTH_ROLE_ASSISTANT || is_system(message->role)) {
         return false;
     }
-    const struct hearth_digest before = is_first(prompt, i) ? prompt->client : prompt->messages[i - 1]->says;
-    *key = hearth_digest_chain(prompt->root.salt, &before, sizeof before);
+    const struct hearth_digest before = is_first(prompt, i) ? (struct hearth_digest){0} : prompt->messages[i - 1]->says;
+    *key = hearth_digest_chain(prompt->root.salt, &prompt->client, sizeof prompt->client);
+    *key = hearth_digest_chain(*key, &before, sizeof before);
     *key = hearth_digest_chain(*key, &message->says, sizeof message->says);
     return true;
 }

@@ -393,6 +393,18 @@ def test_two_conversations_of_one_task(quick):
     about(verdict, report["tokens"]["computed"])
 
 
+def test_two_programs_with_one_task(quick):
+    """Both are asked the same, read the same file and answer the same; what has changed is told by the own prompt."""
+    def history(name, line):
+        return [system(f"You are {name}, an agent.\nFree memory: {line} MB\n" + RULES), user(FIRST), *call("the same")]
+    reply, _ = ask(quick, history("tom", 8100), client="tom/1.0", tools=tools("read_file"))
+    ask(quick, history("ann", 7000), client="ann/1.0", tools=tools("read_file"))
+    _, report = ask(quick, [*history("tom", 8040), reply, user("Go on.")], client="tom/1.0", tools=tools("read_file"))
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line" and "line 2 of the system text changed (`Free memory: 8040 MB`)" in verdict["text"], report
+    assert "`--strip-line '^Free memory:'` would have saved" in verdict["advice"], verdict
+
+
 @pytest.mark.parametrize("others", [None, ("read_file",), ("read_file", "write_file")])
 def test_another_program_with_most_of_the_same_rules(quick, others):
     """A line of its prompt says what it is for: that is no volatile line, whatever tools it has."""
