@@ -144,10 +144,12 @@ struct hearth_job {
     bool begun;      /* the stream has */
     bool completing; /* the worker keeps its turn */
     struct hearth_job_end end;
-    bool cancelled;     /* by another request */
-    int answered;       /* the status of the response; 0: its client has not waited for one */
-    int64_t first_us;   /* when its first token came; 0: none has */
-    int64_t written_us; /* when something was last sent */
+    bool cancelled;           /* by another request */
+    int answered;             /* the status of the response; 0: its client has not waited for one */
+    int64_t first_us;         /* when its first token came; 0: none has */
+    int64_t written_us;       /* when something was last sent */
+    int64_t behind_us;        /* when that was sent which the client has not taken yet; 0: it has taken everything */
+    int64_t unread_before_us; /* `unread_us` without the time since then */
     int64_t created_unix;
 };
 

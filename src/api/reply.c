@@ -38,12 +38,18 @@ static void fail_nomem(struct hearth_job *job) {
 
 #define BEHIND_US 10000 /* a client that takes what was written within this time is not behind */
 
-/* Counts the time in which the client has not taken what was written before. */
+/* Counts the time in which the client has not taken what was written, however often more is written meanwhile. */
 static void note_unread(struct hearth_job *job) {
-    const int64_t us = hearth_clock_us() - job->written_us;
-    if (job->begun && us >= BEHIND_US && hearth_http_is_behind(job->exchange)) {
-        job->unread_us += us;
+    if (!job->begun || !hearth_http_is_behind(job->exchange)) {
+        job->behind_us = 0;
+        return;
     }
+    if (job->behind_us == 0) {
+        job->behind_us = job->written_us;
+        job->unread_before_us = job->unread_us;
+    }
+    const int64_t us = hearth_clock_us() - job->behind_us;
+    job->unread_us = job->unread_before_us + (us >= BEHIND_US ? us : 0);
 }
 
 /* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */

@@ -15,6 +15,7 @@
 #include "console/table.h"
 #include "console/tool.h"
 
+#include <ctype.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -127,6 +128,9 @@ static void print_verdict(const json_t *verdict) {
     (void)fputs("    ", stdout);
     (void)hearth_show_text(stdout, text_of(verdict, "text"), 400);
     (void)printf(" (%.1f s). ", json_number_value(json_object_get(verdict, "lost_ms")) / 1000);
+    if (*advice >= 'a' && *advice <= 'z') { /* it begins a sentence */
+        (void)fputc(toupper(*advice++), stdout);
+    }
     (void)hearth_show_text(stdout, advice, 600);
     (void)fputc('\n', stdout);
 }

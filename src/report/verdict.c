@@ -439,11 +439,12 @@ static void judge_new(struct judge *judge, uint32_t again) {
     verdict->tokens = fresh;
     (void)count(fresh, tokens);
     if (begins && report->replies > 0) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "a conversation with a history that is not known here: it began before the server was started, "
-                       "with another model, key or salt, or somewhere else, or its client has rewritten it, so all of "
-                       "its %s tokens were computed%s",
-                       tokens, report->store_away ? "; the store that boxes share could not be asked" : "");
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "a conversation with a history that is not known here: it began before the server was started, "
+            "with another model, adapter, key or salt, or somewhere else, or its client has rewritten it, so all of "
+            "its %s tokens were computed%s",
+            tokens, report->store_away ? "; the store that boxes share could not be asked" : "");
         if (report->store_away) {
             (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", STORE_AWAY);
         } else if (report->disk_bytes == 0) {

@@ -658,13 +658,13 @@ def test_others_computed_at_the_same_time():
     parts_add_up(prompt)
 
 
-def by_hand(server, head, rest, wait, read):
+def by_hand(server, head, rest, wait, read, path="/v1/chat/completions"):
     """A request whose body comes `wait` seconds after its head, and whose answer `read` takes from the socket."""
     body = json.dumps(rest).encode()
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))
-    connection.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    connection.sendall((f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                         f"Connection: close\r\n{head}Content-Length: {len(body)}\r\n\r\n").encode())
     connection.sendall(body[:10])
     time.sleep(wait)
@@ -695,6 +695,19 @@ def test_a_client_that_reads_slowly(sim):
                                "logprobs": True, "top_logprobs": 5, "temperature": 0}, 0, read_late)
     slow = {verdict["cause"]: verdict for verdict in report["verdicts"]}["slow_reader"]
     assert 1000 < slow["lost_ms"] <= report["ms"]["total"]
+
+
+@pytest.mark.parametrize("path, rest", [
+    ("/v1/messages", {"model": "sim", "messages": [user("Tell me all.")], "max_tokens": 500}),
+    ("/v1/responses", {"input": "Tell me all.", "max_output_tokens": 500, "store": False})], ids=["messages", "responses"])
+def test_a_client_that_reads_slower_than_a_quick_model_writes(quick, path, rest):
+    """Tokens come quicker than a client that keeps up may take: what is left unread grows, a little at a time."""
+    def read_late(connection):
+        time.sleep(1)
+        return read_all(connection)
+    report = by_hand(quick, "", {**rest, "ignore_eos": True, "stream": True, "temperature": 0}, 0, read_late, path)
+    slow = {verdict["cause"]: verdict for verdict in report["verdicts"]}.get("slow_reader")
+    assert slow and 200 < slow["lost_ms"] <= report["ms"]["total"], report
 
 
 def test_a_long_reply(sim):
