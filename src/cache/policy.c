@@ -66,6 +66,14 @@ void hearth_costs_init(struct hearth_costs *costs) {
                                    .remote_us_per_byte = 1.0 / 500};
 }
 
+#define LEARN_BYTES (1.0 * (1 << 20)) /* pages of real models have more */
+static const double weight = 0.2;     /* of a sample */
+
 void hearth_costs_learn(double *cost, double sample) {
-    *cost += (sample - *cost) * 0.2;
+    *cost += (sample - *cost) * weight;
+}
+
+void hearth_costs_learn_bytes(double *us_per_byte, int64_t us, uint64_t bytes) {
+    const double share = (double)bytes < LEARN_BYTES ? (double)bytes / LEARN_BYTES : 1;
+    *us_per_byte += ((double)us / (double)bytes - *us_per_byte) * weight * share;
 }

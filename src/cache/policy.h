@@ -92,5 +92,8 @@ static inline double hearth_costs_compute_us(const struct hearth_costs *costs, i
 void hearth_costs_init(struct hearth_costs *costs);
 /* Moves a measured cost towards a new sample (exponential average). */
 void hearth_costs_learn(double *cost, double sample);
+/* The same for the cost of a byte, of which so many took so long. A small read is mostly the way there and back, and
+ * whatever else the machine did: it counts by its bytes. */
+void hearth_costs_learn_bytes(double *us_per_byte, int64_t us, uint64_t bytes);
 
 #endif

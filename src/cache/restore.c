@@ -362,9 +362,9 @@ static void learn(struct hearth_cache *cache, const struct restore *r, int64_t u
     const uint64_t read = r->until.known ? read_between(&r->since, &r->until) : 0;
     if (read > 0) {
         const bool remote = (r->until.bytes[true] - r->since.bytes[true]) * 2 > read;
-        hearth_costs_learn(learnt(cache, remote), (double)(r->until.at_us - r->since.at_us) / (double)read);
+        hearth_costs_learn_bytes(learnt(cache, remote), r->until.at_us - r->since.at_us, read);
     } else if (!r->asked.known && r->bytes > 0) {
-        hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
+        hearth_costs_learn_bytes(&cache->costs.import_us_per_byte, us, r->bytes);
     }
 }
 

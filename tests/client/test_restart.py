@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+import faulty
 from conftest import serve
 from ondisk import (QUICK_SIM, Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
                     learnt_files, model_flags, request, reused, serve_disk, state_files, wait_safe, wait_scanned, wait_until,
@@ -47,7 +48,7 @@ def turn(running, talk, counter=None, **options):
     pytest.param("tiny-hybrid", "SIGTERM", marks=pytest.mark.llama), pytest.param("hybrid", "SIGTERM", marks=LONG),
     pytest.param("hybrid", "SIGKILL", marks=LONG), pytest.param("smollm2", "SIGTERM", marks=LONG),
     pytest.param("smollm2", "SIGKILL", marks=LONG), pytest.param("gemma3-270m", "SIGTERM", marks=LONG),
-    pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=LONG)])
+    pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=pytest.mark.llama)])
 def test_conversations_go_on(model, how, tmp_path):
     """Two conversations, with restarts: nothing is computed again, and the replies are those of a run without any."""
     talks, counter = [Talk("first"), Talk("second")], Counter()
@@ -64,6 +65,25 @@ def test_conversations_go_on(model, how, tmp_path):
     assert counter.ratio <= 1.05
     assert_private(tmp_path / "kv")
     assert not bad_files(tmp_path / "kv")
+
+
+@pytest.mark.llama
+@pytest.mark.skipif(bool(servers.sanitizer()), reason="a library that is loaded before the sanitizer's")
+def test_a_small_read_that_took_long(faulty_fs, tmp_path):
+    """Some kilobytes that took a tenth of a second say nothing of the disk: the next conversation is not computed again."""
+    talks = [Talk("first"), Talk("second")]
+    (tmp_path / "kv").mkdir()
+    with serve_disk("tiny-window", tmp_path / "kv") as running:
+        for talk in talks * 2:
+            turn(running, talk)
+        assert running.stop() == 0
+    faults = faulty.Faults(faulty_fs, tmp_path, tmp_path / "kv")
+    with serve_disk("tiny-window", tmp_path / "kv", env=faults.env) as running:
+        faults.set("open SLOW 1 0")
+        assert reused(turn(running, talks[0])[1]) > 0 and faults.hits()
+        faults.set()
+        _, answer = turn(running, talks[1])
+        assert reused(answer) > 0, answer["hearth"]
 
 
 @pytest.mark.parametrize("model", ["sim", pytest.param("smollm2", marks=LONG)])

@@ -395,6 +395,27 @@ static void test_backing(void **state) {
     hearth_tree_finish(&f.tree, NULL, NULL);
 }
 
+/* A small read that took long says little of a large one; many of them say as much as one of their bytes together. */
+static void test_small_reads_say_little(void **state) {
+    (void)state;
+    enum { SMALL = 26 << 10, READS = 40, LARGE = 1 << 20 };
+    struct hearth_costs costs, once;
+    hearth_costs_init(&costs);
+    once = costs;
+    hearth_costs_learn_bytes(&costs.backing_us_per_byte, 40000, SMALL);
+    assert_true(hearth_costs_backing_us(&costs, false, 300 << 10, 1) < 10000);
+    for (int i = 1; i < READS; i++) {
+        hearth_costs_learn_bytes(&costs.backing_us_per_byte, 40000, SMALL);
+    }
+    hearth_costs_learn_bytes(&once.backing_us_per_byte, 40000 * READS, READS * SMALL);
+    assert_true(costs.backing_us_per_byte > once.backing_us_per_byte / 2);
+    assert_true(costs.backing_us_per_byte < once.backing_us_per_byte * 1.5);
+    once.backing_us_per_byte = costs.backing_us_per_byte;
+    hearth_costs_learn_bytes(&costs.backing_us_per_byte, 1000, LARGE);
+    hearth_costs_learn_bytes(&once.backing_us_per_byte, 16000, 16 * LARGE);
+    assert_true(costs.backing_us_per_byte == once.backing_us_per_byte);
+}
+
 /* A live sequence of another salt has nothing in common with the prompt. */
 static void test_salt(void **state) {
     (void)state;
@@ -422,9 +443,8 @@ static void test_salt(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_compute_cheaper),
-        cmocka_unit_test(test_backing),
+        cmocka_unit_test(test_table),   cmocka_unit_test(test_compute_cheaper),
+        cmocka_unit_test(test_backing), cmocka_unit_test(test_small_reads_say_little),
         cmocka_unit_test(test_salt),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
