@@ -6,9 +6,9 @@
 #   scripts/test.sh [meson test arguments]     for example: scripts/test.sh --suite unit
 #
 # Environment: SAN=address or SAN=thread; HEARTH_CACHE; HEARTH_HERMES; HEARTH_WORKERS, the Python tests that run side by
-# side (default: two for each core, as most of them wait; with a sanitizer one more than there are cores). The Python
-# tests (tests/client) run against the program that was built, in environments of their own in the cache, beside the
-# tests in C; they are left out when tests are selected by arguments.
+# side (default: two for each core and one more, as most of them wait; with a sanitizer one more than there are cores).
+# The Python tests (tests/client) run against the program that was built, in environments of their own in the cache,
+# beside the tests in C; they are left out when tests are selected by arguments.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -27,8 +27,8 @@ export HEARTH_MODELS HEARTH_SUITE HEARTH_BIN
 # threads, which are built without it, so ggml gets one; and it wants addresses that are not randomised.
 #
 # Without one everything runs side by side: time limits are for tests that hang, and threads that wait for each other
-# sleep.
-slower=3 fixed= beside=yes workers=$(($(nproc) * 2))
+# sleep. The tests in C get half of the cores, so that they take about as long as the Python tests do.
+slower=3 fixed= beside=yes workers=$(($(nproc) * 2 + 1))
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 case ${SAN:-} in
 address)
@@ -67,7 +67,7 @@ else
     # Their output follows that of the Python tests where they run beside them.
     say "tests in C of $dir"
     if [ -n "$beside" ]; then
-        c_tests "$@" 2>"$results/c.log" &
+        c_tests --num-processes $((($(nproc) + 1) / 2)) "$@" 2>"$results/c.log" &
     else
         c_tests "$@"
     fi

@@ -1,15 +1,17 @@
 """The cache as a client sees it: nothing is computed twice, and nothing changes."""
 
+import json
 import os
 
 import pytest
 
-from conftest import serve
+from conftest import flags_of, serve
 from ondisk import assert_same
 from lib import server as servers
 from lib.ledger import new_tokens
 from lib.scenarios import Chat
 from lib.text import Text
+from museum import says
 
 
 class Meter:
@@ -40,27 +42,38 @@ class Meter:
         return self.computed / self.new
 
 
-TURNS = pytest.mark.parametrize("turns", [2, pytest.param(4, marks=pytest.mark.long)])
+def turns(lanes):
+    """A server with so many lanes, and how many turns to take."""
+    return pytest.mark.parametrize("running, turns", [
+        (("tiny", lanes), 2), pytest.param(("smollm2", lanes), 4, marks=pytest.mark.long)], indirect=["running"],
+        ids=["tiny", "smollm2"])
 
 
 @pytest.fixture
-def one_lane(language_flags):
-    with serve(*language_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
-        yield running
+def running(request, engine, tmp_path):
+    """What random weights say is no text, so they are told what to say."""
+    model, lanes = request.param
+    flags = [*flags_of(engine, model), "-c", "4096", "-np", str(lanes), "--cache-ram", "256"]
+    if model == "tiny":
+        replies = [says(Text("said", number).words(12), times=1 if number < 20 else 0) for number in range(21)]
+        (tmp_path / "script").write_text("".join(json.dumps(line) + "\n" for line in replies))
+        flags += ["--script", str(tmp_path / "script")]
+    with serve(*flags) as server:
+        yield server
 
 
-@pytest.mark.language
-def test_turns_compute_what_is_new(server):
-    meter, text, chat = Meter(server), Text("turns"), Chat(system=Text("turns system").words(150))
-    for _ in range(6):
+@turns(lanes=4)
+def test_turns_compute_what_is_new(running, turns):
+    meter, text, chat = Meter(running), Text("turns"), Chat(system=Text("turns system").words(150))
+    for _ in range(3 * turns):
         meter.say(chat, text.ask(30))
     assert meter.ratio <= 1.05
 
 
 @pytest.mark.llama  # what sim samples is no text as its tokenizer would write it, so prompts have fewer tokens
-@TURNS
-def test_three_conversations_on_one_lane(one_lane, turns):
-    meter, text, system = Meter(one_lane), Text("three"), Text("three system").words(200)
+@turns(lanes=1)
+def test_three_conversations_on_one_lane(running, turns):
+    meter, text, system = Meter(running), Text("three"), Text("three system").words(200)
     chats = [Chat(system=system) for _ in range(3)]
     for _ in range(turns):
         for chat in chats:
@@ -68,9 +81,9 @@ def test_three_conversations_on_one_lane(one_lane, turns):
     assert meter.ratio <= 1.05
 
 
-@TURNS
-def test_branches_and_side_prompts_on_one_lane(one_lane, turns):
-    meter, text, stem = Meter(one_lane), Text("branches"), Chat(system=Text("branches system").words(200))
+@turns(lanes=1)
+def test_branches_and_side_prompts_on_one_lane(running, turns):
+    meter, text, stem = Meter(running), Text("branches"), Chat(system=Text("branches system").words(200))
     meter.say(stem, text.ask(60))
     forks = [stem.fork(), stem.fork()]
     for _ in range(turns):

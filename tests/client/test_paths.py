@@ -1,5 +1,6 @@
 """A path that was given and cannot be used ends the start; a default one is told by the log and by /health."""
 
+import concurrent.futures
 import os
 import subprocess
 
@@ -60,18 +61,23 @@ def test_a_file_that_cannot_be_read(tmp_path, option):
             assert refusal(*flags, **{variable: str(path)}) == line, name
 
 
-@pytest.mark.parametrize("option", ["--config", "--api-key-file", "--script", "--chat-template-file"])
-def test_what_never_ends_and_what_never_begins(tmp_path, option):
-    """A device without an end, and a pipe that nothing writes into; one that something writes into is a file."""
-    assert refusal(*SIM, option, "/dev/zero") == (
-        f"hearth: {option}: cannot read /dev/zero: it is longer than 64 MiB: is it the right file?")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert refusal(*SIM, option, str(pipe)) == (
-        f"hearth: {option}: cannot read {pipe}: it is a pipe, and nothing writes into it")
-    with subprocess.Popen(["sh", "-c", 'sleep 1; exec 3> "$0"; sleep 1; printf "\\0" >&3', str(pipe)]) as writer:
-        assert refusal(*SIM, option, str(pipe)) == f"hearth: {option}: {pipe} is no text"
-        assert writer.wait(30) == 0
+def test_what_never_ends_and_what_never_begins(tmp_path):
+    """A device without an end, and a pipe that nothing writes into; one that something writes into is a file. Each is waited
+    for, so the options are tried side by side."""
+    def tried(option):
+        assert refusal(*SIM, option, "/dev/zero") == (
+            f"hearth: {option}: cannot read /dev/zero: it is longer than 64 MiB: is it the right file?")
+        pipe = tmp_path / option.strip("-")
+        os.mkfifo(pipe)
+        assert refusal(*SIM, option, str(pipe)) == (
+            f"hearth: {option}: cannot read {pipe}: it is a pipe, and nothing writes into it")
+        with subprocess.Popen(["sh", "-c", 'sleep 1; exec 3> "$0"; sleep 1; printf "\\0" >&3', str(pipe)]) as writer:
+            assert refusal(*SIM, option, str(pipe)) == f"hearth: {option}: {pipe} is no text"
+            assert writer.wait(30) == 0
+
+    options = ["--config", "--api-key-file", "--script", "--chat-template-file"]
+    with concurrent.futures.ThreadPoolExecutor(len(options)) as pool:
+        assert list(pool.map(tried, options)) == [None] * len(options)
 
 
 @pytest.mark.parametrize("option", sorted(CAUSES))
