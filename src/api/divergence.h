@@ -18,6 +18,7 @@ struct hearth_divergence {
     struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX]; /* VOLATILE, EDITED */
     size_t line_count;
     bool all;              /* EDITED: next to nothing of the message is as it was */
+    bool moved;            /* EDITED: its lines stand in another order */
     uint32_t fixed_tokens; /* of the prompt, that would be known without these lines */
     uint32_t saved_tokens; /* of the prompt behind the fork, that would be known but for the difference */
 };

@@ -44,6 +44,7 @@ struct hearth_report_divergence {
     const char *before, *after; /* the prompt's text from there on, then and now */
     uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
     bool all;              /* EDITED: next to nothing of the message is as it was */
+    bool moved;            /* EDITED: its lines stand in another order */
     bool own;              /* the earlier prompt is of the same conversation, as far as that is certain */
     const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are; EDITED, TOOLS: the
                                                text around the difference */
@@ -110,7 +111,7 @@ enum hearth_verdict_kind {
       "`--strip-line REGEX` takes such lines out before anything else sees them")                                    \
     X(EDITED_MESSAGE, "edited_message", WASTE, "the client changed a message that was known",                        \
       "nothing to do, if you meant it; otherwise look at what the client does to that message")                      \
-    X(MESSAGES_MOVED, "messages_moved", WASTE, "the client dropped or inserted messages before known ones",          \
+    X(MESSAGES_MOVED, "messages_moved", WASTE, "the client dropped, inserted or moved messages before known ones",   \
       "clients that add hints and take them away again do this: see whether that can be switched off")               \
     X(CALLS_REPRINTED, "calls_reprinted", WASTE, "the client wrote the arguments of earlier calls in another way",   \
       "have the client send calls back as it got them: the same order of keys, the same blanks")                     \

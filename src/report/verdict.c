@@ -203,7 +203,8 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     case HEARTH_CAUSE_REPRINTED: return HEARTH_VERDICT_CALLS_REPRINTED;
     case HEARTH_CAUSE_COMPACTED: return HEARTH_VERDICT_COMPACTED;
     case HEARTH_CAUSE_DROPPED:
-    case HEARTH_CAUSE_INSERTED: return HEARTH_VERDICT_MESSAGES_MOVED;
+    case HEARTH_CAUSE_INSERTED:
+    case HEARTH_CAUSE_MOVED: return HEARTH_VERDICT_MESSAGES_MOVED;
     case HEARTH_CAUSE_TOOLS: return HEARTH_VERDICT_TOOLS_CHANGED;
     case HEARTH_CAUSE_ARGUMENTS: return HEARTH_VERDICT_ARGUMENTS_CHANGED;
     case HEARTH_CAUSE_VOLATILE: return HEARTH_VERDICT_VOLATILE_LINE;
@@ -348,6 +349,17 @@ static void say_edited(const struct hearth_report_divergence *divergence, const 
     const bool calls = line == NULL && divergence->field != NULL && strcmp(divergence->field, "tool_calls") == 0;
     (void)(line != NULL ? around(line->then, line->now, then) : first_line(divergence->before, then));
     (void)(line != NULL ? around(line->now, line->then, now) : first_line(divergence->after, now));
+    if (divergence->moved) {
+        (void)snprintf(
+            verdict->text, sizeof verdict->text,
+            "the lines of %s stand in another order (`%s` where `%s` stood), so %s tokens from there on had to "
+            "be computed",
+            place(divergence, where), now, then, tokens);
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "have the client sort what it puts there, or put what comes in another order into its newest "
+                       "message");
+        return;
+    }
     if (divergence->all) {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "all of %s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
@@ -398,6 +410,14 @@ static void say_divergence(const struct hearth_report *report, const struct hear
                        "the client %s messages at %s, so %s tokens from there on had to be computed",
                        divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", place(divergence, where),
                        tokens);
+        break;
+    case HEARTH_CAUSE_MOVED:
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "the client put messages in another order, from %s on, so %s tokens from there on had to be "
+                       "computed",
+                       place(divergence, where), tokens);
+        (void)snprintf(verdict->advice, sizeof verdict->advice,
+                       "have the client keep earlier messages in their order, and add new ones at the end");
         break;
     case HEARTH_CAUSE_REPRINTED:
         (void)snprintf(verdict->text, sizeof verdict->text,
@@ -456,7 +476,8 @@ static void judge_new(struct judge *judge, uint32_t again) {
                        "a new conversation: its %s tokens had not been computed before%s", tokens,
                        report->key != NULL ? " for this key" : "");
     } else {
-        (void)snprintf(verdict->text, sizeof verdict->text, "%s tokens of the prompt are new", tokens);
+        (void)snprintf(verdict->text, sizeof verdict->text, "%s token%s of the prompt %s new", tokens,
+                       fresh == 1 ? "" : "s", fresh == 1 ? "is" : "are");
     }
 }
 

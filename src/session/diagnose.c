@@ -160,15 +160,15 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
     if (begins && !own && !line) {
         return HEARTH_CAUSE_OTHER;
     }
-    for (size_t j = i + 1; j < sides->then_count; j++) {
-        if (same(sides, j, i)) {
-            return HEARTH_CAUSE_DROPPED;
-        }
+    bool was_later = false, is_later = false;
+    for (size_t j = i + 1; j < sides->then_count && !was_later; j++) {
+        was_later = same(sides, j, i);
     }
-    for (size_t j = i + 1; j < sides->now_count; j++) {
-        if (same(sides, i, j)) {
-            return HEARTH_CAUSE_INSERTED;
-        }
+    for (size_t j = i + 1; j < sides->now_count && !is_later; j++) {
+        is_later = same(sides, i, j);
+    }
+    if (was_later || is_later) {
+        return was_later && is_later ? HEARTH_CAUSE_MOVED : was_later ? HEARTH_CAUSE_DROPPED : HEARTH_CAUSE_INSERTED;
     }
     if (sides->now[i]->role == HEARTH_ROLE_USER && is_compacted(sides, i)) {
         return HEARTH_CAUSE_COMPACTED;

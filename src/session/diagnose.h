@@ -12,6 +12,7 @@
     X(TRUNCATED, "truncated", "messages that came next are gone from the end")                                     \
     X(DROPPED, "dropped", "messages that came next are gone")                                                      \
     X(INSERTED, "inserted", "messages have come in before one that was known")                                     \
+    X(MOVED, "moved", "messages stand in another order")                                                           \
     X(TOOLS, "tools_changed", "the tools are not those of the earlier request")                                    \
     X(ARGUMENTS, "template_arguments_changed", "the template's arguments are not those of the earlier request")    \
     X(VOLATILE, "volatile_line", "one line of the system text has changed: --strip-line takes such lines out")     \

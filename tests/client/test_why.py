@@ -354,6 +354,36 @@ def test_messages_that_move(sim, change):
     assert report["divergence"]["cause"] == change
 
 
+def test_messages_in_another_order(quick):
+    history = [system(SYSTEM.format("order")), user("The first text.\n" + RULES[:900])]
+    for text in ("The second text.\n" + RULES[900:1800], "What is in them?"):
+        reply, _ = ask(quick, history)
+        history += [reply, user(text)]
+    ask(quick, history)
+    history[1], history[3] = history[3], history[1]
+    _, report = ask(quick, history)
+    verdict = report["verdicts"][0]
+    assert cause(report) == "messages_moved" and report["divergence"]["cause"] == "moved", report
+    assert "put messages in another order, from message 1 (user) on" in verdict["text"]
+    about(verdict, report["tokens"]["computed"])
+
+
+@pytest.mark.parametrize("cut", [12, 30], ids=["few", "many"])
+def test_parts_in_another_order(quick, cut):
+    """As documents that are found anew for each request: no line came in, and no pattern takes it out."""
+    lines = [f"Paper {i}: in part {i * 31} it says what part {i * 17} has to say." for i in range(cut + 20)]
+
+    def text(*parts):
+        return system(f"What is found for {cut}:\n\n" + "\n\n".join("\n".join(part) for part in parts))
+    history = [text(lines[:cut], lines[cut:]), user(FIRST)]
+    reply, before = ask(quick, history)
+    _, report = ask(quick, [text(lines[cut:], lines[:cut]), user(FIRST), reply, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "edited_message" and "the lines of the system text stand in another order" in verdict["text"], report
+    assert f"Paper {cut}:" in verdict["text"] and "`Paper 0:" in verdict["text"] and "--strip" not in verdict["advice"], verdict
+    about(verdict, before["tokens"]["prompt"] - report["divergence"]["token"])
+
+
 def call(name, words="Let me look at that."):
     """A call of a tool, and its result."""
     return [{"role": "assistant", "content": words, "tool_calls": [

@@ -158,10 +158,11 @@ static void each_divergence_has_its_cause(void **state) {
     static const struct {
         enum hearth_cause cause;
         const char *name;
-    } rows[] = {{HEARTH_CAUSE_EDITED, "edited_message"},      {HEARTH_CAUSE_TRUNCATED, "template_rewrites"},
-                {HEARTH_CAUSE_DROPPED, "messages_moved"},     {HEARTH_CAUSE_INSERTED, "messages_moved"},
-                {HEARTH_CAUSE_TOOLS, "tools_changed"},        {HEARTH_CAUSE_ARGUMENTS, "arguments_changed"},
-                {HEARTH_CAUSE_RENDERED, "template_rewrites"}, {HEARTH_CAUSE_REPRINTED, "calls_reprinted"}};
+    } rows[] = {{HEARTH_CAUSE_EDITED, "edited_message"},       {HEARTH_CAUSE_TRUNCATED, "template_rewrites"},
+                {HEARTH_CAUSE_DROPPED, "messages_moved"},      {HEARTH_CAUSE_INSERTED, "messages_moved"},
+                {HEARTH_CAUSE_MOVED, "messages_moved"},        {HEARTH_CAUSE_TOOLS, "tools_changed"},
+                {HEARTH_CAUSE_ARGUMENTS, "arguments_changed"}, {HEARTH_CAUSE_RENDERED, "template_rewrites"},
+                {HEARTH_CAUSE_REPRINTED, "calls_reprinted"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct hearth_report_divergence divergence = changed(rows[i].cause, 800);
