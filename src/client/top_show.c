@@ -131,6 +131,18 @@ static void print_connections(struct top_line *line, const struct top_sample *no
     hearth_client_top_end(line);
 }
 
+/* What most was computed again for: a client may have waited for longer. */
+static const json_t *main_waste(const json_t *client) {
+    size_t i;
+    const json_t *cause;
+    json_array_foreach(json_object_get(client, "causes"), i, cause) {
+        if (strcmp(hearth_client_top_name(cause, "kind"), "waste") == 0) {
+            return cause;
+        }
+    }
+    return NULL;
+}
+
 /* Which clients had most computed again among the last requests, and why. Returns the number of lines. */
 static int print_waste(struct top_line *line, const struct top_sample *now) {
     const json_t *client;
@@ -142,12 +154,11 @@ static int print_waste(struct top_line *line, const struct top_sample *now) {
                            show_percent(share(hearth_client_top_number(now->clients, "again_tokens"),
                                               hearth_client_top_number(now->clients, "computed_tokens"))));
     json_array_foreach(json_object_get(now->clients, "data"), i, client) {
-        const json_t *cause = json_array_get(json_object_get(client, "causes"), 0);
         const char *name = hearth_client_top_name(client, "client");
         const double lost_ms = hearth_client_top_number(client, "lost_ms");
         if (lost_ms > 0) {
             hearth_client_top_part(line, "%s %s %s ", i == 0 ? ":" : ",", hearth_client_top_duration(lost_ms).text,
-                                   hearth_client_top_name(cause, "cause"));
+                                   hearth_client_top_name(main_waste(client), "cause"));
             hearth_client_top_text(line, *name != '\0' ? name : "-", 20);
         }
     }

@@ -174,6 +174,16 @@ def test_each_wait_has_words_of_its_own():
     assert not [text for text in told if "…" in text]
 
 
+def test_waste_is_told_by_what_was_computed_again():
+    """Also where the client's main cause is that it waited, for much longer."""
+    clients = [{"client": "busy/1.0", "lost_ms": 900, "causes": [{"cause": "queued", "kind": "wait"}, {"cause": "evicted", "kind": "waste"}]},
+               {"client": "fine/1.0", "lost_ms": 0, "causes": []}]
+    with other_server({"/props": "{}", "/requests/clients": json.dumps(
+            {"requests": 4, "again_tokens": 50, "computed_tokens": 100, "data": clients})}) as at:
+        lines = run("--url", at).stdout.splitlines()
+    assert "wasted    50 % of computed: 0.9 s evicted busy/1.0" in lines, lines
+
+
 # ---- on a terminal ----
 
 SEQUENCE = re.compile(r"\033\[(\??[0-9;]*)([A-Za-z])")
