@@ -106,62 +106,62 @@ enum hearth_verdict_kind {
 };
 
 /* Causes of slowness, each with its kind, what it says, and what to do. docs/watching.md has this table. */
-#define HEARTH_VERDICT_TABLE(X)                                                                                      \
-    X(VOLATILE_LINE, "volatile_line", WASTE, "one line of the system text changes from request to request",          \
-      "`--strip-line REGEX` takes such lines out before anything else sees them")                                    \
-    X(EDITED_MESSAGE, "edited_message", WASTE, "the client changed a message that was known",                        \
-      "nothing to do, if you meant it; otherwise look at what the client does to that message")                      \
-    X(MESSAGES_MOVED, "messages_moved", WASTE, "the client dropped, inserted or moved messages before known ones",   \
-      "clients that add hints and take them away again do this: see whether that can be switched off")               \
-    X(CALLS_REPRINTED, "calls_reprinted", WASTE, "the client wrote the arguments of earlier calls in another way",   \
-      "have the client send calls back as it got them: the same order of keys, the same blanks")                     \
-    X(COMPACTED, "compacted", NO_LOSS, "the client put a summary in the place of earlier messages",                  \
-      "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer")  \
-    X(TOOLS_CHANGED, "tools_changed", WASTE, "the tools are not those of the earlier prompt",                        \
-      "keep the list of tools the same through a conversation; new ones may come at its end")                        \
-    X(ARGUMENTS_CHANGED, "arguments_changed", WASTE, "the template's arguments are not those of the earlier prompt", \
-      "keep thinking, effort and template arguments the same through a conversation")                                \
-    X(TEMPLATE_REWRITES, "template_rewrites", WASTE, "the template prints earlier turns differently now",            \
-      "with time between turns that is computed ahead (`--idle-compute`); `--keep-thinking` keeps "                  \
-      "earlier thinking as it was sampled")                                                                          \
-    X(NEW_CONVERSATION, "new_conversation", NO_LOSS, "no stored prompt begins like this one",                        \
-      "nothing to do: it is computed once")                                                                          \
-    X(NEW_TEXT, "new_text", NO_LOSS, "the prompt has that much new text", "nothing to do: it is computed once")      \
-    X(EVICTED, "evicted", WASTE, "the state was there and had to make room",                                         \
-      "more `--cache-ram`, or `--kv-dir` with more "                                                                 \
-      "`--kv-disk`")                                                                                                 \
-    X(STATE_GONE, "state_gone", WASTE, "it was computed before, and the state was not kept",                         \
-      "`--kv-dir` keeps state when the server is started again, and what RAM has no room for")                       \
-    X(NO_SNAPSHOT, "no_snapshot", WASTE,                                                                             \
-      "the model can only be resumed at snapshots, and none was kept far enough on",                                 \
-      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                      \
-    X(RESTORE_FAILED, "restore_failed", WASTE, "stored state could not be read, or did not verify",                  \
-      "look at the log: the disk, the store that boxes share, or the memory may be failing")                         \
-    X(CACHE_OFF, "cache_off", WASTE, "the cache is off for this server or this request",                             \
-      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                         \
-    X(QUEUED, "queued", WAIT, "it waited for a lane",                                                                \
-      "more lanes (`--parallel`), fewer clients, or classes and weights")                                            \
-    X(SAME_PREFIX, "same_prefix", NO_LOSS, "another request was computing the same beginning",                       \
-      "nothing to do: waiting for it was cheaper than computing it twice")                                           \
-    X(SHORT_OF_CELLS, "short_of_cells", WAIT, "the KV cache was full", "more `--ctx-size`, or less `--parallel`")    \
-    X(PREEMPTED, "preempted", WAIT, "it was preempted", "more lanes (`--parallel`), or another class or weight")     \
-    X(SLOW_DISK, "slow_disk", WAIT, "its state had to be read from disk", "more `--cache-ram`, or a faster disk")    \
-    X(SCANNING, "scanning", WAIT, "the server had just started, and what is on disk was not known yet",              \
-      "nothing to do: that is over")                                                                                 \
-    X(SLOW_STORE, "slow_store", WAIT, "the store that boxes share answered late",                                    \
-      "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                            \
-    X(WORKERS, "workers", WAIT, "all threads that prepare requests were busy",                                       \
-      "fewer requests at a time; long histories take long to read")                                                  \
-    X(SHARED, "shared", NO_LOSS, "other requests were computed at the same time",                                    \
-      "fewer requests at a time, classes and weights, or `--min-decode-tps` where replies crawl beside prompts")     \
-    X(COLD_MODEL, "cold_model", WAIT, "the model was read from disk while it computed",                              \
-      "nothing to do after a start; otherwise more RAM, or `--mlock`")                                               \
-    X(SLOW_UPLOAD, "slow_upload", WAIT, "the request itself took long to arrive",                                    \
-      "look at the client and the network; sessions send only what is new")                                          \
-    X(SLOW_READER, "slow_reader", WAIT, "the client, or the network to it, took the reply slowly",                   \
-      "look at the client: it has to read while the reply is written")                                               \
-    X(LONG_REPLY, "long_reply", NO_LOSS, "the reply is long", "a smaller `max_tokens`, or less thinking")            \
-    X(PREPARING, "preparing", WAIT, "reading, rendering and tokenising the request took long",                       \
+#define HEARTH_VERDICT_TABLE(X)                                                                                       \
+    X(VOLATILE_LINE, "volatile_line", WASTE, "one line of the system text changes from request to request",           \
+      "`--strip-line REGEX` takes such lines out before anything else sees them")                                     \
+    X(EDITED_MESSAGE, "edited_message", WASTE, "the client changed a message that was known",                         \
+      "nothing to do, if you meant it; otherwise look at what the client does to that message")                       \
+    X(MESSAGES_MOVED, "messages_moved", WASTE, "the client dropped, inserted or moved messages before known ones",    \
+      "clients that add hints and take them away again do this: see whether that can be switched off")                \
+    X(CALLS_REPRINTED, "calls_reprinted", WASTE, "the client wrote the arguments of earlier calls in another way",    \
+      "have the client send calls back as it got them: the same order of keys, the same blanks")                      \
+    X(COMPACTED, "compacted", NO_LOSS, "the client put a summary in the place of earlier messages",                   \
+      "nothing to do: that makes room. A larger context in the client's settings, and `--ctx-size`, make it rarer")   \
+    X(TOOLS_CHANGED, "tools_changed", WASTE, "the tools are not those of the earlier prompt",                         \
+      "keep the list of tools the same through a conversation; new ones may come at its end")                         \
+    X(ARGUMENTS_CHANGED, "arguments_changed", WASTE, "the template's arguments are not those of the earlier prompt",  \
+      "keep thinking, effort and template arguments the same through a conversation")                                 \
+    X(TEMPLATE_REWRITES, "template_rewrites", WASTE, "the template prints earlier turns differently now",             \
+      "with time between turns that is computed ahead (`--idle-compute`); `--keep-thinking` keeps "                   \
+      "earlier thinking as it was sampled")                                                                           \
+    X(NEW_CONVERSATION, "new_conversation", NO_LOSS, "no stored prompt begins like this one",                         \
+      "nothing to do: it is computed once")                                                                           \
+    X(NEW_TEXT, "new_text", NO_LOSS, "the prompt has that much new text", "nothing to do: it is computed once")       \
+    X(EVICTED, "evicted", WASTE, "the state was there and had to make room",                                          \
+      "more `--cache-ram`, or `--kv-dir` with more "                                                                  \
+      "`--kv-disk`")                                                                                                  \
+    X(STATE_GONE, "state_gone", WASTE, "it was computed before, and the state was not kept",                          \
+      "`--kv-dir` keeps state when the server is started again, and what RAM has no room for; or more `--cache-ram`") \
+    X(NO_SNAPSHOT, "no_snapshot", WASTE,                                                                              \
+      "the model can only be resumed at snapshots, and none was kept far enough on",                                  \
+      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                       \
+    X(RESTORE_FAILED, "restore_failed", WASTE, "stored state could not be read, or did not verify",                   \
+      "look at the log: the disk, the store that boxes share, or the memory may be failing")                          \
+    X(CACHE_OFF, "cache_off", WASTE, "the cache is off for this server or this request",                              \
+      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                          \
+    X(QUEUED, "queued", WAIT, "it waited for a lane",                                                                 \
+      "more lanes (`--parallel`), fewer clients, or classes and weights")                                             \
+    X(SAME_PREFIX, "same_prefix", NO_LOSS, "another request was computing the same beginning",                        \
+      "nothing to do: waiting for it was cheaper than computing it twice")                                            \
+    X(SHORT_OF_CELLS, "short_of_cells", WAIT, "the KV cache was full", "more `--ctx-size`, or less `--parallel`")     \
+    X(PREEMPTED, "preempted", WAIT, "it was preempted", "more lanes (`--parallel`), or another class or weight")      \
+    X(SLOW_DISK, "slow_disk", WAIT, "its state had to be read from disk", "more `--cache-ram`, or a faster disk")     \
+    X(SCANNING, "scanning", WAIT, "the server had just started, and what is on disk was not known yet",               \
+      "nothing to do: that is over")                                                                                  \
+    X(SLOW_STORE, "slow_store", WAIT, "the store that boxes share answered late",                                     \
+      "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it")                             \
+    X(WORKERS, "workers", WAIT, "all threads that prepare requests were busy",                                        \
+      "fewer requests at a time; long histories take long to read")                                                   \
+    X(SHARED, "shared", NO_LOSS, "other requests were computed at the same time",                                     \
+      "fewer requests at a time, classes and weights, or `--min-decode-tps` where replies crawl beside prompts")      \
+    X(COLD_MODEL, "cold_model", WAIT, "the model was read from disk while it computed",                               \
+      "nothing to do after a start; otherwise more RAM, or `--mlock`")                                                \
+    X(SLOW_UPLOAD, "slow_upload", WAIT, "the request itself took long to arrive",                                     \
+      "look at the client and the network; sessions send only what is new")                                           \
+    X(SLOW_READER, "slow_reader", WAIT, "the client, or the network to it, took the reply slowly",                    \
+      "look at the client: it has to read while the reply is written")                                                \
+    X(LONG_REPLY, "long_reply", NO_LOSS, "the reply is long", "a smaller `max_tokens`, or less thinking")             \
+    X(PREPARING, "preparing", WAIT, "reading, rendering and tokenising the request took long",                        \
       "a history whose text is known costs little: does the client change its beginning?")
 
 enum hearth_verdict_cause {
