@@ -309,9 +309,12 @@ static double recent_rate(int64_t age_us) {
     return 1 / (1 + (age_us > 0 ? (double)age_us / 1e6 : 0));
 }
 
-static double rate_by(void *user, enum hearth_rival_order order, uint32_t index, int64_t now_us) {
+/* When what is unused since then is worth as much as the talk, in microseconds: this changes less than a rate while
+ * time passes, and not at all where age alone decides. */
+static double unused_since(void *user, enum hearth_rival_order order, uint32_t index, int64_t now_us) {
     const int64_t age_us = now_us - hearth_returns_talk(user, index)->used_us;
-    return order == HEARTH_RIVAL_RECENT ? recent_rate(age_us) : learnt_rate(user, index, age_us);
+    return order == HEARTH_RIVAL_RECENT ? (double)(now_us - age_us)
+                                        : (double)now_us - 1e6 / learnt_rate(user, index, age_us);
 }
 
 static bool learns_well(const struct hearth_returns *returns) {
@@ -333,7 +336,7 @@ void hearth_returns_try(struct hearth_returns *returns, uint32_t talk, double ag
                         double budget_bytes, int64_t now_us) {
     const struct hearth_rival_turn turn = {
         .talk = talk, .again_tokens = again_tokens, .bytes = bytes, .budget_bytes = budget_bytes, .now_us = now_us};
-    (void)hearth_rivals_turn(&returns->rivals, &turn, rate_by, returns);
+    (void)hearth_rivals_turn(&returns->rivals, &turn, unused_since, returns);
 }
 
 void hearth_returns_left(struct hearth_returns *returns, uint32_t index, int64_t now_us) {

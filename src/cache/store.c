@@ -28,9 +28,10 @@
 
 #define WALK_PAGES 256 /* pages that a search for a snapshot walks over */
 #define CHOOSE_OF 256  /* talks that are compared at a choice; beyond, their last known worth is used */
-#define REVALUED 32    /* of so many talks, those valued again at each choice, in turn … */
+#define REVALUED 16    /* of so many talks, those valued again at each choice, in turn … */
 #define LEAST_TRIES 8  /* … and of the least valuable ones: until one does not rise, at most so many */
-#define CHOOSE_FOR 16  /* victims of the chosen talk until the next choice */
+#define CHOOSE_FOR 16  /* victims of the chosen talk until the next choice … */
+#define MANY_FOR 64    /* … among very many talks */
 
 static bool has_pages(const struct hearth_cache *cache) {
     return hearth_caps_has_pages(&cache->engine->caps);
@@ -627,8 +628,9 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     }
     struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;
     if (!victim || !may_take(cache, victim)) {
-        victim = are_many(cache, pool) ? choose_of_many(cache, pool) : choose(cache, pool);
-        pool->chosen_left = pool->victims == HEARTH_TALK_PAGES ? CHOOSE_FOR : 1;
+        const bool many = are_many(cache, pool);
+        victim = many ? choose_of_many(cache, pool) : choose(cache, pool);
+        pool->chosen_left = pool->victims != HEARTH_TALK_PAGES ? 1 : many ? MANY_FOR : CHOOSE_FOR;
     }
     return victim;
 }
