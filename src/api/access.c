@@ -139,8 +139,8 @@ static enum hearth_log_level level_of(const struct hearth_job *job, const struct
     if (job->failed && !job->cancelled && is_to_blame(&job->error)) {
         return HEARTH_LOG_WARN;
     }
-    return (job->choice_count > 0 && !job->parsed.generation.locate_only) || ending->status >= 400 ? HEARTH_LOG_INFO
-                                                                                                   : HEARTH_LOG_DEBUG;
+    return (job->choice_count > 0 && !job->parsed->generation.locate_only) || ending->status >= 400 ? HEARTH_LOG_INFO
+                                                                                                    : HEARTH_LOG_DEBUG;
 }
 
 /* ---- the report ---- */
@@ -161,7 +161,7 @@ void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_
 /* ---- requests that came before ---- */
 
 static enum hearth_class class_of(const struct hearth_job *job) {
-    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->parsed.generation.priority;
+    return job->parsed->generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->priority;
 }
 
 #define AHEAD_GROUPS 8
@@ -174,7 +174,8 @@ struct ahead_group {
 };
 
 static const char *session_of(const struct hearth_job *job) {
-    return job->resolved.stored != NULL && job->resolved.stored->session != NULL ? job->resolved.stored->session : "";
+    return job->resolved->stored != NULL && job->resolved->stored->session != NULL ? job->resolved->stored->session
+                                                                                   : "";
 }
 
 static bool same_group(const struct hearth_job *a, const struct hearth_job *b) {
@@ -267,9 +268,9 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
     report->idle_tokens = hearth_idle_computed(job, receipt);
-    report->known_tokens = hearth_conversation_known(job->rendered.conversation);
-    report->sampled_tokens = hearth_conversation_sampled(job->rendered.conversation);
-    report->replies = hearth_history_replies(&job->resolved.request);
+    report->known_tokens = hearth_conversation_known(job->rendered->conversation);
+    report->sampled_tokens = hearth_conversation_sampled(job->rendered->conversation);
+    report->replies = hearth_history_replies(&job->resolved->request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->thinking_tokens = (uint32_t)tally->reasoning_tokens;
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
@@ -378,8 +379,8 @@ void hearth_access_log_job(const struct hearth_job *job) {
     struct hearth_report_divergence divergence;
     struct job_ending ending;
     char path[200];
-    const struct hearth_api_stored *stored = job->resolved.stored;
-    const bool turn = job->choice_count > 0 && !job->parsed.generation.locate_only;
+    const struct hearth_api_stored *stored = job->resolved->stored;
+    const bool turn = job->choice_count > 0 && !job->parsed->generation.locate_only;
     if (turn) {
         hearth_tally_job(job, &tally);
     }
@@ -390,7 +391,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
                                    .path = path,
                                    .client = job->client,
                                    .key = job->caller.name[0] != '\0' ? job->caller.name : NULL,
-                                   .session = stored != NULL ? stored->session : NULL,
+                                   .session = stored != NULL ? stored->session : job->about,
                                    .request_class = turn ? hearth_class_text(class_of(job)) : NULL,
                                    .model = job->api->model_name,
                                    .trace = job->trace[0] != '\0' ? job->trace : NULL,
@@ -398,12 +399,12 @@ void hearth_access_log_job(const struct hearth_job *job) {
                                    .error = ending.error,
                                    .status = ending.status,
                                    .total_us = hearth_clock_us() - job->arrived_us};
-    report.turn = stored != NULL && stored->written ? stored->turn.id : (struct hearth_digest){0, 0};
+    report.turn = job->turn_written ? job->id_bits : (struct hearth_digest){0, 0};
     report.at_ms = (hearth_clock_unix_us() - report.total_us) / 1000;
     if (turn && job->choices[0].service_id > 0) {
         report_turn(job, &tally, &report);
     }
-    if (report.computes && hearth_conversation_report(job->rendered.conversation, &divergence)) {
+    if (report.computes && hearth_conversation_report(job->rendered->conversation, &divergence)) {
         report.divergence = &divergence;
     }
     log_report(job, &report, level_of(job, &ending));

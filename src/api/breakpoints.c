@@ -93,16 +93,21 @@ static size_t find(const struct hearth_job *job, const struct hearth_chat_reques
     return end_of(job, request, rendered, offsets, index);
 }
 
+/* None before a message that is not known yet: they are counted from the end. */
+static size_t count_of(const struct hearth_job *job) {
+    return job->resolved->unknown_messages == 0 ? job->parsed->generation.breakpoint_count : 0;
+}
+
 void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_chat_prompt *rendered, size_t from,
                              struct hearth_transcript_prompt *prompt, struct hearth_api_rendered *out) {
-    const struct hearth_generation *generation = &job->parsed.generation;
-    const struct hearth_chat_request *request = &job->resolved.request;
-    size_t *offsets = generation->breakpoint_count > 0 ? calloc(request->message_count, sizeof *offsets) : NULL;
+    const struct hearth_generation *generation = &job->parsed->generation;
+    const struct hearth_chat_request *request = &job->resolved->request;
+    size_t *offsets = count_of(job) > 0 ? calloc(request->message_count, sizeof *offsets) : NULL;
     if (offsets == NULL) {
         return; /* none, or less is kept: no answer depends on it */
     }
     hearth_chat_locate(request, rendered, offsets);
-    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+    for (size_t i = 0; i < count_of(job); i++) {
         const size_t at = find(job, request, rendered, offsets, &generation->breakpoints[i]);
         out->breakpoints[i] = HEARTH_CHAT_NO_MARK;
         if (at != HEARTH_CHAT_NO_MARK && at >= from && at <= rendered->text.len) {
@@ -133,8 +138,8 @@ static void add_pin(struct hearth_api_rendered *out, int32_t position, int64_t t
 
 void hearth_breakpoints_pin(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_transcript_result *result, struct hearth_api_rendered *out) {
-    const struct hearth_generation *generation = &job->parsed.generation;
-    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+    const struct hearth_generation *generation = &job->parsed->generation;
+    for (size_t i = 0; i < count_of(job); i++) {
         const struct hearth_breakpoint *point = &generation->breakpoints[i];
         int32_t position = point->message == 0 && point->upto == SIZE_MAX ? (int32_t)result->tokens.n : 0;
         for (size_t k = 0; k < prompt->mark_count; k++) {

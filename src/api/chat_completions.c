@@ -36,7 +36,7 @@ static const char *finish_reason(const struct hearth_choice *choice) {
         return hearth_finish_text(HEARTH_FINISH_LENGTH);
     }
     if (choice->message->call_count > 0) {
-        return choice->job->parsed.chat.functions ? "function_call" : "tool_calls";
+        return choice->job->parsed->chat.functions ? "function_call" : "tool_calls";
     }
     return hearth_finish_text(choice->finish);
 }
@@ -71,7 +71,7 @@ static json_t *message_json(const struct hearth_choice *choice) {
                                  hearth_json_text(message->reasoning, strlen(message->reasoning))) == 0;
     }
     if (ok && message->call_count > 0) {
-        ok = choice->job->parsed.chat.functions
+        ok = choice->job->parsed->chat.functions
                  ? json_object_set_new(value, "function_call", function_json(&message->calls[0])) == 0
                  : json_object_set_new(value, "tool_calls", calls_json(message)) == 0;
     }
@@ -107,7 +107,7 @@ static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions)
 }
 
 static json_t *chat_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
-    bool functions = choice->job->parsed.chat.functions;
+    bool functions = choice->job->parsed->chat.functions;
     json_t *value = json_object();
     bool ok = value != NULL;
     if (ok && delta->reasoning != NULL) {
@@ -176,7 +176,7 @@ static bool parse_to_count(const struct hearth_job *job, const json_t *body, str
 static json_t *count(const struct hearth_job *job, struct hearth_api_error *error) {
     (void)error;
     return json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
-                     (json_int_t)job->rendered.prompts[0].tokens.n);
+                     (json_int_t)job->rendered->prompts[0].tokens.n);
 }
 
 /* The exact length of a chat's prompt, whether it fits or not. */
@@ -195,7 +195,7 @@ static json_t *print_prompt(const struct hearth_job *job, struct hearth_api_erro
     struct hearth_chat_prompt rendered = {0};
     struct hearth_errmsg reason = {{0}};
     json_t *answer = NULL;
-    int rc = hearth_chat_render(job->api->chat, &job->resolved.request, job->resolved.format, &rendered, &reason);
+    int rc = hearth_chat_render(job->api->chat, &job->resolved->request, job->resolved->format, &rendered, &reason);
     if (rc == HEARTH_OK) {
         rendered.text.len = hearth_guards_strip((char *)rendered.text.data, rendered.text.len);
         answer = json_pack("{s:o}", "prompt", hearth_json_text((const char *)rendered.text.data, rendered.text.len));

@@ -107,7 +107,7 @@ static bool resolve_ending(const struct hearth_api_parsed *parsed, struct hearth
 static void print_tools_as_before(const struct hearth_job *job, struct hearth_api_resolved *out) {
     for (size_t i = 0; i < json_array_size(out->tools); i++) {
         json_t *tool = json_array_get(out->tools, i);
-        json_t *first = hearth_first_values_get(job->api->first_values, job->parsed.generation.salt, tool);
+        json_t *first = hearth_first_values_get(job->api->first_values, out->salt, tool);
         for (size_t k = 0; k < json_array_size(out->offered); k++) {
             if (json_array_get(out->offered, k) == tool) {
                 json_array_set(out->offered, k, first);
@@ -119,7 +119,7 @@ static void print_tools_as_before(const struct hearth_job *job, struct hearth_ap
 
 /* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
 static bool get_format(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    const struct hearth_api_chat_options *sent = &job->parsed.chat;
+    const struct hearth_api_chat_options *sent = &job->parsed->chat;
     struct hearth_chat_request request = out->request;
     struct hearth_errmsg reason = {{0}};
     if (out->offered != NULL) {
@@ -140,15 +140,20 @@ static bool get_format(const struct hearth_job *job, struct hearth_api_resolved 
     return false;
 }
 
-bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
-                           struct hearth_api_error *error) {
-    const struct hearth_api_chat_options *sent = &job->parsed.chat;
+bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out,
+                          struct hearth_api_error *error) {
     out->request = sent->request;
+    out->kwargs = json_incref(sent->kwargs);
     out->tools = json_copy(sent->tools);
     out->offered = json_copy(sent->offered);
     out->request.tools = out->tools;
     return ((out->tools != NULL) == (sent->tools != NULL) && (out->offered != NULL) == (sent->offered != NULL)) ||
            hearth_api_fail_nomem(error);
+}
+
+bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
+                           struct hearth_api_error *error) {
+    return hearth_api_chat_take(&job->parsed->chat, out, error);
 }
 
 bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolved *out,
@@ -159,14 +164,14 @@ bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolve
     out->request.specials = job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
     print_tools_as_before(job, out);
     return hearth_api_tools_recall(job, out, error) &&
-           (hearth_api_tools_fill_offered(&job->parsed.chat, out) || hearth_api_fail_nomem(error)) &&
+           (hearth_api_tools_fill_offered(&job->parsed->chat, out) || hearth_api_fail_nomem(error)) &&
            get_format(job, out, error);
 }
 
 bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
     return hearth_api_chat_begin(job, out, error) && hearth_api_stored_attach_session(job, out, error) &&
-           resolve_ending(&job->parsed, out, error) && hearth_api_chat_end(job, out, error);
+           resolve_ending(job->parsed, out, error) && hearth_api_chat_end(job, out, error);
 }
 
 /* ---- render ---- */

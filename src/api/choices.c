@@ -12,7 +12,7 @@ static const struct hearth_choices_form *form_of(const struct hearth_job *job) {
 
 /* The members that every response and chunk has; `choices` is given up. */
 static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
-    const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
+    const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
                      (json_int_t)job->created_unix, "model", model, "system_fingerprint", job->api->version, "choices",
                      choices);
@@ -59,7 +59,7 @@ bool hearth_choices_begin_choice(struct hearth_choice *choice, struct hearth_buf
     const struct hearth_job *job = choice->job;
     const struct hearth_choices_form *form = form_of(job);
     return (form->first == NULL || hearth_sse(out, NULL, one_choice(job, form->first(choice)))) &&
-           (!job->parsed.generation.echo || print_content(choice, &choice->prompt->text, out));
+           (!job->parsed->generation.echo || print_content(choice, &choice->prompt->text, out));
 }
 
 bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -104,15 +104,15 @@ bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out) {
     static const struct hearth_buf nothing = {0};
     /* Log-probabilities wait for text; what still waits at the end goes with none. */
     return (json_array_size(choice->logprobs) == 0 || print_content(choice, &nothing, out)) &&
-           (choice->job->resolved.stored != NULL || print_last(choice, out));
+           (choice->job->resolved->stored != NULL || print_last(choice, out));
 }
 
 bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
     bool ok = true;
-    for (size_t i = 0; ok && job->resolved.stored != NULL && i < job->choice_count; i++) {
+    for (size_t i = 0; ok && job->resolved->stored != NULL && i < job->choice_count; i++) {
         ok = print_last(&job->choices[i], out);
     }
-    if (ok && job->parsed.generation.include_usage) {
+    if (ok && job->parsed->generation.include_usage) {
         struct hearth_tally tally;
         hearth_tally_job(job, &tally);
         ok = hearth_sse(

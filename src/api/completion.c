@@ -28,9 +28,9 @@ static json_t *take_tokens(struct hearth_choice *choice) {
 }
 
 static json_t *settings_json(const struct hearth_job *job) {
-    json_t *settings = hearth_api_sampling_json(&job->parsed.generation.sampling, job->parsed.generation.max_tokens);
+    json_t *settings = hearth_api_sampling_json(&job->parsed->generation.sampling, job->parsed->generation.max_tokens);
     json_object_set_new(settings, "n_ctx", json_integer((json_int_t)job->api->engine->caps.ctx_tokens));
-    json_object_set_new(settings, "stream", json_boolean(job->parsed.generation.stream));
+    json_object_set_new(settings, "stream", json_boolean(job->parsed->generation.stream));
     return settings;
 }
 
@@ -49,7 +49,7 @@ static json_t *with_probs(struct hearth_choice *choice, json_t *answer) {
 static json_t *final_json(struct hearth_choice *choice, json_t *content) {
     const struct hearth_job *job = choice->job;
     const struct hearth_buf *prompt = &choice->prompt->text;
-    const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
+    const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
     struct hearth_tally tally;
     hearth_tally_choice(choice, &tally);
     const uint32_t evaluated = choice->receipt.prompt_tokens, predicted = choice->generated_tokens;
@@ -257,7 +257,7 @@ static bool add_files(const struct hearth_job *job, const json_t *files, size_t 
 
 static bool make_infill(const struct hearth_job *job, struct hearth_tokens *out, struct hearth_api_error *error) {
     const struct hearth_caps *caps = &job->api->engine->caps;
-    const json_t *parts = json_array_get(job->parsed.prompts, 0), *files = json_array_get(parts, 3);
+    const json_t *parts = json_array_get(job->parsed->prompts, 0), *files = json_array_get(parts, 3);
     const char *prefix = json_string_value(json_array_get(parts, 0));
     const char *suffix = json_string_value(json_array_get(parts, 1));
     const char *prompt = json_string_value(json_array_get(parts, 2));
@@ -265,7 +265,7 @@ static bool make_infill(const struct hearth_job *job, struct hearth_tokens *out,
     bool ok = add_part(job, caps->fim.prefix, prefix, &code, error) && add_part(job, -1, prompt, &code, error) &&
               add_part(job, caps->fim.suffix, suffix, &code, error) &&
               add_part(job, caps->fim.middle, "", &code, error);
-    const int32_t reply = hearth_api_prompt_room(job->api, job->parsed.generation.max_tokens);
+    const int32_t reply = hearth_api_prompt_room(job->api, job->parsed->generation.max_tokens);
     const size_t taken = code.n + (size_t)reply + 16; /* the marks around the files */
     const size_t room = taken < caps->ctx_tokens ? caps->ctx_tokens - taken : 0;
     ok = ok && (!caps->add_bos || job->api->engine->ops->tokenize(job->api->engine, "", 0, true, false, out) >= 0);

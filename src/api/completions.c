@@ -111,7 +111,7 @@ static bool read_own_fields(const json_t *body, struct hearth_generation *genera
 static bool render_prompt(const struct hearth_job *job, const json_t *parts, struct hearth_api_prompt *prompt,
                           struct hearth_api_error *error) {
     struct hearth_engine *engine = job->api->engine;
-    const bool echo = job->parsed.generation.echo;
+    const bool echo = job->parsed->generation.echo;
     size_t i;
     const json_t *part;
     json_array_foreach(parts, i, part) {
@@ -136,7 +136,7 @@ static bool render_prompt(const struct hearth_job *job, const json_t *parts, str
 
 bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                                struct hearth_api_error *error) {
-    const json_t *prompts = job->parsed.prompts;
+    const json_t *prompts = job->parsed->prompts;
     bool ok = hearth_api_constraint_of_text(job, out, error) &&
               hearth_api_prompts_alloc(json_array_size(prompts), out, error);
     for (size_t i = 0; ok && i < out->prompt_count; i++) {

@@ -214,7 +214,7 @@ static bool is_moved(const struct hearth_transcript_fork *fork, const struct hea
 void hearth_divergence_find(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_chat_prompt *rendered, const struct hearth_transcript_fork *found,
                             struct hearth_divergence *divergence) {
-    const struct hearth_chat_request *request = &job->resolved.request;
+    const struct hearth_chat_request *request = &job->resolved->request;
     *divergence = (struct hearth_divergence){.known = true, .fork = *found};
     struct hearth_transcript_fork *fork = &divergence->fork;
     struct hearth_diagnosis *diagnosis = &divergence->diagnosis;

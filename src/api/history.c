@@ -63,14 +63,15 @@ void hearth_history_shutdown(struct hearth_api *api) {
 
 /* The root of a request's transcripts. The switch for thinking is one of its arguments where the template prints it
  * among the messages. */
-static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_chat_request *request) {
+static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_api_resolved *resolved) {
+    const struct hearth_chat_request *request = &resolved->request;
     json_t *arguments = NULL;
     if (!request->thinking && job->api->template_probe.prints_thinking) {
         arguments = request->kwargs != NULL ? json_copy((json_t *)request->kwargs) : json_object();
         json_object_set_new(arguments, "enable_thinking", json_false());
     }
-    const struct hearth_transcript_root root = hearth_transcript_root(
-        request->tools, arguments != NULL ? arguments : request->kwargs, job->parsed.generation.salt);
+    const struct hearth_transcript_root root =
+        hearth_transcript_root(request->tools, arguments != NULL ? arguments : request->kwargs, resolved->salt);
     json_decref(arguments);
     return root;
 }
@@ -85,8 +86,8 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
         return hearth_api_fail_nomem(error);
     }
     memcpy(sent, history->messages, bytes);
-    (void)hearth_transcripts_restore(job->api->transcripts, root_of(job, &out->request), history->messages,
-                                     history->count, job->api->template_probe.prints_ids);
+    (void)hearth_transcripts_restore(job->api->transcripts, root_of(job, out), history->messages, history->count,
+                                     job->api->template_probe.prints_ids);
     out->sampled_messages = history->count;
     while (out->sampled_messages > 0 &&
            history->messages[out->sampled_messages - 1] == sent[out->sampled_messages - 1]) {
@@ -100,12 +101,12 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
 
 static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job *job,
                                                          struct hearth_rereading *rereading) {
-    const struct hearth_chat_request *request = &job->resolved.request;
-    const size_t unknown = job->resolved.unknown_messages;
+    const struct hearth_chat_request *request = &job->resolved->request;
+    const size_t unknown = job->resolved->unknown_messages;
     return (struct hearth_transcript_prompt){
-        .root = root_of(job, request),
+        .root = root_of(job, job->resolved),
         .client = hearth_digest_bytes(job->client, strlen(job->client)),
-        .names_previous = job->parsed.names_previous,
+        .names_previous = job->parsed->names_previous,
         .messages = request->messages,
         .message_count = request->message_count - (request->continues ? 1 : 0) - unknown,
         .reads = hearth_rereading_reads,
@@ -133,7 +134,7 @@ static void add_head(struct hearth_transcript_prompt *prompt, const struct heart
  * that place was not found. */
 static size_t end_of_text(const struct hearth_job *job, const struct hearth_chat_prompt *rendered) {
     const size_t len = rendered->text.len, begins = rendered->last_input_start;
-    if (job->resolved.unknown_messages == 0) {
+    if (job->resolved->unknown_messages == 0) {
         return len;
     }
     return begins <= len ? hearth_transcripts_cut(job->api->transcripts, (const char *)rendered->text.data, len, begins)
@@ -157,7 +158,7 @@ static void set_text(const struct hearth_job *job, struct hearth_transcript_prom
 
 /* Renders the request with a mark in the place of message `keep - 1`; returns where what follows it begins, or 0. */
 static size_t render_tail(const struct hearth_job *job, size_t keep, struct hearth_chat_prompt *rendered) {
-    const struct hearth_chat_request *request = &job->resolved.request;
+    const struct hearth_chat_request *request = &job->resolved->request;
     char mark[48];
     struct hearth_errmsg msg;
     size_t from = 0;
@@ -171,7 +172,7 @@ static size_t render_tail(const struct hearth_job *job, size_t keep, struct hear
         struct hearth_chat_request other = *request;
         other.messages = messages;
         if (hearth_message_seal(marked) &&
-            hearth_chat_render(job->api->chat, &other, job->resolved.format, rendered, &msg) == HEARTH_OK) {
+            hearth_chat_render(job->api->chat, &other, job->resolved->format, rendered, &msg) == HEARTH_OK) {
             const char *text = (const char *)rendered->text.data;
             const char *found = strstr(text, mark);
             size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;
@@ -193,7 +194,7 @@ static int tokenize(const struct hearth_job *job, const struct hearth_transcript
                     struct hearth_transcript_result *result) {
     struct hearth_api_error error;
     if ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 &&
-        !hearth_api_prompt_check_text(job->api, prompt->len, job->parsed.generation.room_tokens, "messages", &error)) {
+        !hearth_api_prompt_check_text(job->api, prompt->len, job->parsed->generation.room_tokens, "messages", &error)) {
         return HEARTH_ERR_TOO_LONG;
     }
     return hearth_transcripts_tokenize(job->api->transcripts, prompt, result);
@@ -205,9 +206,9 @@ static int tokenize(const struct hearth_job *job, const struct hearth_transcript
 static bool make_exact(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
                        struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                        struct hearth_api_rendered *out) {
-    const struct hearth_tokens *known = &job->resolved.stored->line.tokens;
+    const struct hearth_tokens *known = &job->resolved->stored->line.tokens;
     const struct hearth_specials *specials = hearth_transcripts_specials(job->api->transcripts);
-    const size_t keep = job->resolved.stored->exact_messages;
+    const size_t keep = job->resolved->stored->exact_messages;
     const size_t from = render_tail(job, keep, rendered);
     if (from == 0) {
         return false;
@@ -237,7 +238,7 @@ static bool make_exact(const struct hearth_job *job, struct hearth_transcript_pr
 static int make_tokens(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
                        struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                        struct hearth_api_rendered *out, struct hearth_errmsg *msg) {
-    const struct hearth_api_resolved *resolved = &job->resolved;
+    const struct hearth_api_resolved *resolved = job->resolved;
     const struct hearth_chat_request *request = &resolved->request;
     if (resolved->stored != NULL && resolved->stored->same_config && !request->continues) {
         if (make_exact(job, prompt, rendered, result, out)) {
@@ -277,12 +278,12 @@ static void release(struct hearth_api *api, struct hearth_transcript_place *plac
  * is behind it will not come again: the mark moves before that, to where the next turn's prompt leaves this one, and by
  * a token more, which may be another one when another text follows it. */
 static void move_end_mark(const struct hearth_job *job, struct hearth_api_prompt *prompt) {
-    const struct hearth_chat_request *request = &job->resolved.request;
+    const struct hearth_chat_request *request = &job->resolved->request;
     const struct hearth_api *api = job->api;
     const struct hearth_message *last = request->messages[request->message_count - 1];
     const struct hearth_tokens *rewritten =
         last->role == HEARTH_ROLE_TOOL ? &api->template_probe.result_rewritten : &api->template_probe.asked_rewritten;
-    if (prompt->mark_count == 0 || rewritten->n == 0 || job->resolved.unknown_messages > 0) {
+    if (prompt->mark_count == 0 || rewritten->n == 0 || job->resolved->unknown_messages > 0) {
         return;
     }
     int32_t mark = prompt->marks[prompt->mark_count - 1], to = mark - (int32_t)rewritten->n - 1;
@@ -310,7 +311,7 @@ static int32_t head_tokens(const struct hearth_transcript_prompt *from, const st
 static bool take_result(const struct hearth_job *job, const struct hearth_transcript_prompt *from,
                         const struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                         struct hearth_api_rendered *out) {
-    const struct hearth_chat_request *request = &job->resolved.request;
+    const struct hearth_chat_request *request = &job->resolved->request;
     struct hearth_api_prompt *prompt = &out->prompts[0];
     struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
     if (conversation == NULL) {
@@ -341,8 +342,8 @@ static bool take_result(const struct hearth_job *job, const struct hearth_transc
 
 bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rendered *out,
                            struct hearth_api_error *error) {
-    const struct hearth_chat_request *request = &job->resolved.request;
-    const int32_t room = job->parsed.generation.room_tokens;
+    const struct hearth_chat_request *request = &job->resolved->request;
+    const int32_t room = job->parsed->generation.room_tokens;
     struct hearth_chat_prompt rendered = {.text = {0}};
     struct hearth_transcript_result result = {0};
     struct hearth_errmsg msg = {{0}};
@@ -404,7 +405,7 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    struct hearth_conversation *conversation = job->rendered.conversation;
+    struct hearth_conversation *conversation = job->rendered->conversation;
     if (conversation == NULL) {
         return;
     }
@@ -451,7 +452,7 @@ uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
 #define WORTH_TOKENS 16 /* what all prompts of a template begin with is less, and less costs nothing */
 
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt) {
-    const struct hearth_conversation *conversation = job->rendered.conversation;
+    const struct hearth_conversation *conversation = job->rendered->conversation;
     if (receipt->reason != HEARTH_REASON_DIVERGED) {
         return;
     }
@@ -459,7 +460,7 @@ void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_re
         receipt->reason = receipt->matched_tokens < WORTH_TOKENS ? HEARTH_REASON_COLD : HEARTH_REASON_DIVERGED;
     } else if (conversation->divergence.saved_tokens < WORTH_TOKENS) {
         const bool begins = conversation->divergence.diagnosis.cause == HEARTH_CAUSE_OTHER ||
-                            hearth_history_replies(&job->resolved.request) == 0;
+                            hearth_history_replies(&job->resolved->request) == 0;
         receipt->reason = begins ? HEARTH_REASON_COLD : HEARTH_REASON_EXTENDED;
     }
 }

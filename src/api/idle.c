@@ -37,7 +37,7 @@
 struct idle_job {
     struct hearth_job job;        /* first, so that it converts */
     struct hearth_tokens before;  /* what the conversation's state had at the end of the reply */
-    size_t from;                  /* how many of these the next prompt begins with */
+    struct hearth_history next;   /* the conversation as its next request will send it */
     struct hearth_digest replied; /* the chain up to and with the reply */
     int64_t service_id;
 };
@@ -63,15 +63,15 @@ bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *
 /* ---- which jobs ---- */
 
 bool hearth_idle_is_wanted(const struct hearth_job *job) {
-    const struct hearth_api_stored *stored = job->resolved.stored;
-    const struct hearth_generation *generation = &job->parsed.generation;
+    const struct hearth_api_stored *stored = job->resolved->stored;
+    const struct hearth_generation *generation = &job->parsed->generation;
     const bool exact = stored != NULL && (stored->session != NULL || stored->line.count > 0);
-    return job->api->idle != NULL && job->resolved.format != NULL && !exact && generation->n == 1 &&
-           generation->cache && generation->max_tokens != 0 && !job->resolved.request.no_generation_prompt;
+    return job->api->idle != NULL && job->resolved->format != NULL && !exact && generation->n == 1 &&
+           generation->cache && generation->max_tokens != 0 && !job->resolved->request.no_generation_prompt;
 }
 
 static bool has_reply(const struct hearth_job *job) {
-    const struct hearth_history *sent = &job->parsed.history, *whole = &job->resolved.history;
+    const struct hearth_history *sent = &job->parsed->history, *whole = &job->resolved->history;
     return hearth_idle_is_wanted(job) && !job->failed && !job->cancelled && job->choice_count == 1 &&
            job->choices[0].message != NULL && job->choices[0].prompt->tokens.n > 0 && whole->count >= sent->count &&
            (job->answered == 200 || job->detached);
@@ -101,14 +101,14 @@ static struct hearth_message *make_unknown(const struct hearth_message *reply) {
 
 /* The conversation as its next request will send it. */
 static bool follow_history(const struct hearth_job *over, struct hearth_history *out) {
-    const struct hearth_history *sent = &over->parsed.history;
-    const size_t lead = over->resolved.history.count - sent->count; /* instructions, which are not in what was sent */
-    const size_t count = sent->count - (over->resolved.request.continues ? 1 : 0);
+    const struct hearth_history *sent = &over->parsed->history;
+    const size_t lead = over->resolved->history.count - sent->count; /* instructions, which are not in what was sent */
+    const size_t count = sent->count - (over->resolved->request.continues ? 1 : 0);
     struct hearth_message *reply = over->choices[0].message;
-    reply = over->resolved.request.continues ? hearth_history_join(sent->messages[count], reply)
-                                             : hearth_message_ref(reply);
+    reply = over->resolved->request.continues ? hearth_history_join(sent->messages[count], reply)
+                                              : hearth_message_ref(reply);
     struct hearth_message *unknown = reply != NULL ? make_unknown(reply) : NULL;
-    const bool ok = unknown != NULL && hearth_history_append(out, &over->resolved.history, 0, lead) &&
+    const bool ok = unknown != NULL && hearth_history_append(out, &over->resolved->history, 0, lead) &&
                     hearth_history_append(out, sent, 0, count);
     if (!ok) {
         hearth_message_unref(reply);
@@ -124,23 +124,32 @@ static int is_wanted(void *user) {
     return atomic_load(&job->api->drained) ? HEARTH_ERR_CANCELLED : HEARTH_OK;
 }
 
-/* Resolves and renders; the prompt is cut to what the turn may cost. */
-static bool make_prompt(struct idle_job *idle) {
-    struct hearth_job *job = &idle->job;
-    struct hearth_api_error *error = &job->error;
-    if (!hearth_api_chat_begin(job, &job->resolved, error) || !hearth_api_chat_end(job, &job->resolved, error) ||
-        !hearth_history_resolve(job, &job->resolved, error) || !hearth_api_prompts_alloc(1, &job->rendered, error) ||
-        !hearth_history_prompt(job, &job->rendered, error)) {
+static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    const struct hearth_history *next = &((const struct idle_job *)job)->next;
+    out->unknown_messages = 1;
+    return (hearth_history_append(&out->history, next, 0, next->count) || hearth_api_fail_nomem(error)) &&
+           hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
+           hearth_history_resolve(job, out, error);
+}
+
+/* Where the next prompt leaves what the conversation's state has. */
+static size_t leaves_at(const struct idle_job *idle, const struct hearth_api_rendered *rendered) {
+    const struct hearth_tokens *tokens = &rendered->prompts[0].tokens;
+    return hearth_tokens_common(idle->before.v, idle->before.n, tokens->v, tokens->n);
+}
+
+/* The prompt is cut to what the turn may cost. */
+static bool render(const struct hearth_job *job, struct hearth_api_rendered *out, struct hearth_api_error *error) {
+    if (!hearth_api_prompts_alloc(1, out, error) || !hearth_history_prompt(job, out, error)) {
         return false;
     }
-    struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
-    const size_t most = job->api->idle->tokens;
-    idle->from = hearth_tokens_common(idle->before.v, idle->before.n, prompt->tokens.v, prompt->tokens.n);
-    if (prompt->tokens.n < idle->from + LEAST_TOKENS) {
+    struct hearth_api_prompt *prompt = &out->prompts[0];
+    const size_t from = leaves_at((const struct idle_job *)job, out), most = from + job->api->idle->tokens;
+    if (prompt->tokens.n < from + LEAST_TOKENS) {
         return false;
     }
-    if (prompt->tokens.n > idle->from + most) {
-        prompt->tokens.n = idle->from + most;
+    if (prompt->tokens.n > most) {
+        prompt->tokens.n = most;
     }
     while (prompt->mark_count > 0 && (size_t)prompt->marks[prompt->mark_count - 1] >= prompt->tokens.n) {
         prompt->mark_count--;
@@ -150,15 +159,15 @@ static bool make_prompt(struct idle_job *idle) {
 
 /* On a worker. */
 static void prepare(struct hearth_job *job) {
+    static const struct hearth_api_phases phases = {.resolve = resolve, .render = render};
     struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->prepare_timeout_us};
-    struct idle_job *idle = (struct idle_job *)job;
     hearth_memory_begin();
     job->prepare_start_us = hearth_clock_us();
     job->failed =
         !hearth_memory_refill() || (!job->api->idle->on_battery && hearth_power_on_battery(HEARTH_POWER_DIRECTORY));
     if (!job->failed) {
         hearth_cancel_enter(&cancel);
-        job->failed = !make_prompt(idle);
+        job->failed = !hearth_api_phases_run(job, &phases, NULL);
         hearth_cancel_leave();
     }
     job->failed = job->failed || hearth_memory_refused();
@@ -170,6 +179,7 @@ static void prepare(struct hearth_job *job) {
 static void destroy(struct idle_job *idle) {
     struct hearth_api *api = idle->job.api;
     hearth_api_phases_finish(&idle->job);
+    hearth_history_finish(&idle->next);
     hearth_tokens_finish(&idle->before);
     free(idle);
     api->idle->running--;
@@ -210,7 +220,7 @@ static void prepared(struct hearth_http_work *work) {
         destroy(idle);
         return;
     }
-    const struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
+    const struct hearth_api_prompt *prompt = &job->rendered->prompts[0];
     const struct hearth_request request = {.tenant = job->caller.tenant,
                                            .priority = HEARTH_CLASS_PREFETCH,
                                            .idle = true,
@@ -220,7 +230,7 @@ static void prepared(struct hearth_http_work *work) {
                                            .mark_count = prompt->mark_count,
                                            .head_tokens = prompt->head_tokens,
                                            .sampling = job->api->sampling,
-                                           .salt = job->parsed.generation.salt,
+                                           .salt = job->resolved->salt,
                                            .deliver = deliver,
                                            .user = job};
     job->work.run = ended;
@@ -228,7 +238,7 @@ static void prepared(struct hearth_http_work *work) {
     if (idle->service_id > 0) {
         job->next = job->api->idle->submitted;
         job->api->idle->submitted = job;
-        hearth_idle_note(job->api->idle, idle->replied, idle->from, prompt->tokens.n);
+        hearth_idle_note(job->api->idle, idle->replied, leaves_at(idle, job->rendered), prompt->tokens.n);
         return;
     }
     hearth_log(HEARTH_LOG_DEBUG, "idle: not computed ahead: %s", msg.text);
@@ -237,18 +247,18 @@ static void prepared(struct hearth_http_work *work) {
 
 void hearth_idle_overtake(const struct hearth_job *job) {
     struct hearth_idle *idle = job->api->idle;
-    if (idle == NULL || hearth_digest_is_zero(job->resolved.replied)) {
+    if (idle == NULL || hearth_digest_is_zero(job->resolved->replied)) {
         return;
     }
     for (const struct hearth_job *one = idle->submitted; one != NULL; one = one->next) {
         const struct idle_job *running = (const struct idle_job *)one;
-        if (hearth_digest_equal(running->replied, job->resolved.replied)) {
+        if (hearth_digest_equal(running->replied, job->resolved->replied)) {
             hearth_service_cancel(job->api->service, running->service_id); /* what it has computed stays */
         }
     }
     for (struct hearth_job **link = &idle->waiting; *link != NULL;) {
         struct idle_job *waiting = (struct idle_job *)*link;
-        if (hearth_digest_equal(waiting->replied, job->resolved.replied)) {
+        if (hearth_digest_equal(waiting->replied, job->resolved->replied)) {
             destroy((struct idle_job *)leave_list(link));
         } else {
             link = &(*link)->next;
@@ -288,28 +298,23 @@ void hearth_idle_follow(struct hearth_job *over) {
     struct idle_job *idle = calloc(1, sizeof *idle);
     if (idle == NULL || !hearth_tokens_append(&idle->before, choice->prompt->tokens.v, choice->prompt->tokens.n) ||
         !hearth_tokens_append(&idle->before, choice->sampled.v, choice->sampled.n) ||
-        !follow_history(over, &idle->job.resolved.history)) {
+        !follow_history(over, &idle->next)) {
         if (idle != NULL) {
-            hearth_history_finish(&idle->job.resolved.history);
+            hearth_history_finish(&idle->next);
             hearth_tokens_finish(&idle->before);
         }
         free(idle);
         return;
     }
     struct hearth_job *job = &idle->job;
-    const struct hearth_history *history = &job->resolved.history;
-    idle->replied = hearth_message_chain(over->resolved.said, history->messages[history->count - 2]);
+    idle->replied = hearth_message_chain(over->resolved->said, idle->next.messages[idle->next.count - 2]);
     job->api = api;
     job->route = &route;
     job->arrived_us = hearth_clock_us();
     job->caller = over->caller;
     job->caller.quota = NULL;
     job->owner = over->owner;
-    job->parsed = over->parsed;
-    over->parsed = (struct hearth_api_parsed){0};
-    job->parsed.generation.breakpoint_count = 0; /* they are counted from the end */
-    job->parsed.chat.request.no_generation_prompt = false;
-    job->resolved.unknown_messages = 1;
+    hearth_api_phases_go_on(job, over);
     job->is_long = true;
     job->work.run = prepared;
     job->pool_run = prepare;

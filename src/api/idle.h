@@ -34,7 +34,7 @@ void hearth_idle_destroy(struct hearth_idle *idle);
 /* Loop: whether the tokens of a job's prompt are to be kept until the job is over. */
 bool hearth_idle_is_wanted(const struct hearth_job *job);
 /* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
- * is taken over (job->parsed is empty then), and the next prompt computed as far as it is known. */
+ * is taken over, and the next prompt computed as far as it is known. */
 void hearth_idle_follow(struct hearth_job *job);
 /* Loop: a job is about to be submitted. Stops computing ahead for its conversation: the job computes the rest. */
 void hearth_idle_overtake(const struct hearth_job *job);

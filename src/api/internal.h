@@ -174,7 +174,7 @@ struct hearth_route {
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
     /* Either: answers at once on the loop, without the body, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
-    /* or is given the parsed body on a worker, and fills either job->response or job->parsed.generation and
+    /* or is given the parsed body on a worker, and fills either job->response or, by its phases,
      * job->dialect. False: job->error is filled. Where both are there, `now` comes first and must not answer. */
     bool (*prepare)(struct hearth_job *job, const json_t *body);
     unsigned flags;
@@ -391,15 +391,12 @@ struct hearth_generation {
     bool locate_only;    /* nothing is computed: the reply says where the state of the prompt is */
     int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
     bool stream, include_usage, cache, echo, return_tokens;
-    bool speculate, progress; /* urgency.c's, as is: */
-    enum hearth_class priority;
     struct hearth_digest salt; /* of the API key and of cache_salt; state and transcripts are shared within it */
     struct hearth_breakpoint breakpoints[HEARTH_BREAKPOINTS_MAX];
     size_t breakpoint_count;
 };
 
-/* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt and
- * what urgency.c has read.
+/* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt.
  * `plain`: it is the latter, which have no tools. */
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error);

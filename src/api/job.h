@@ -101,6 +101,7 @@ struct hearth_job {
     bool is_long;         /* there may be much to prepare */
     char *path, *query;   /* of the request */
     char *session_header; /* x-session-id, or NULL */
+    char *about;          /* the session that a request without a prompt is about, for the log; or NULL */
     char request_id[48];
     const char *method;
     char client[48];                   /* the first word of its User-Agent, or "" */
@@ -113,6 +114,8 @@ struct hearth_job {
     struct hearth_digest owner; /* the salt of the key: of the turns and sessions that it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */
     int64_t deadline_us;                                                     /* from its arrival; 0: none */
+    enum hearth_class priority; /* with tier, speculate and progress: urgency.c's, before the body is parsed */
+    bool speculate, progress;
     const char *tier;             /* OpenAI's service_tier, if the request names one */
     struct hearth_digest id_bits; /* of its id; that of its turn, if one is kept */
     char id[64];
@@ -125,11 +128,13 @@ struct hearth_job {
     const struct hearth_dialect *dialect;
     void *dialect_state;
     int64_t prepare_start_us, prepare_us, prepare_cpu_us, prepare_db_us;
-    struct hearth_body parts;        /* the messages of the body, where they were told apart */
-    struct hearth_api_parsed parsed; /* phases.h's three, each const for the phases behind it */
-    struct hearth_api_resolved resolved;
-    struct hearth_api_rendered rendered;
+    struct hearth_body parts;     /* the messages of the body, where they were told apart */
+    struct hearth_api_made *made; /* what the phases have made, for phases.c alone to write: */
+    const struct hearth_api_parsed *parsed;
+    const struct hearth_api_resolved *resolved;
+    const struct hearth_api_rendered *rendered;
     atomic_bool detached; /* goes on without a client */
+    bool turn_written;    /* its turn is in the store */
 
     /* The loop's. */
     /* All choices have ended: a worker stores the turn, if there is one, and then the response is finished. `failure`:

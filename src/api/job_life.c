@@ -77,6 +77,7 @@ static void job_destroy(struct hearth_job *job) {
     free(job->path);
     free(job->query);
     free(job->session_header);
+    free(job->about);
     free(job->choices);
     hearth_buf_finish(&job->body);
     hearth_buf_finish(&job->response);
@@ -121,9 +122,9 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->exchange = exchange;
     job->caller = *caller;
     job->owner = caller->salt;
-    job->parsed.generation.salt = caller->salt;
-    job->parsed.generation.priority = caller->highest;
-    job->parsed.generation.speculate = true;
+    job->priority = caller->highest;
+    job->speculate = true;
+    hearth_api_phases_begin(job);
     job->arrived_us = hearth_clock_us();
     job->method = hearth_http_method(exchange);
     snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
@@ -263,13 +264,13 @@ static void deliver(void *user, struct hearth_event *event) {
 
 /* Most tokens of a choice's reply. */
 static int32_t most_tokens(const struct hearth_job *job, const struct hearth_choice *choice) {
-    const int32_t asked = job->parsed.generation.max_tokens;
+    const int32_t asked = job->parsed->generation.max_tokens;
     const int32_t most = job->dialect->reply_most != NULL ? job->dialect->reply_most(choice->prompt->tokens.n) : asked;
     return most < asked ? most : asked;
 }
 
 static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, struct hearth_api_error *error) {
-    const struct hearth_generation *generation = &job->parsed.generation;
+    const struct hearth_generation *generation = &job->parsed->generation;
     uint32_t nth = choice->index % (uint32_t)generation->n;
     int64_t left_us;
     if (!hearth_urgency_left(job, &left_us, error)) {
@@ -281,23 +282,23 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .locate_only = generation->locate_only,
         .joins = choice->index > 0,
         .reserved = job->reserved,
-        .progress = generation->progress && generation->stream,
-        .speculate_off = !generation->speculate,
+        .progress = job->progress && generation->stream,
+        .speculate_off = !job->speculate,
         .prompt = choice->prompt->tokens.v,
         .prompt_tokens = choice->prompt->tokens.n,
         .marks = choice->prompt->marks,
         .mark_count = choice->prompt->mark_count,
         .head_tokens = choice->prompt->head_tokens,
-        .pins = job->rendered.pins,
-        .pin_count = job->rendered.pin_count,
+        .pins = job->rendered->pins,
+        .pin_count = job->rendered->pin_count,
         /* Whether the request only prefetches: its reply has no tokens. */
-        .priority = generation->max_tokens == 0 ? HEARTH_CLASS_PREFETCH : generation->priority,
+        .priority = generation->max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->priority,
         .sampling = generation->sampling,
         .max_tokens = most_tokens(job, choice),
         .stops = (const char *const *)generation->stops,
         .stop_count = generation->stop_count,
         .cache_off = !generation->cache,
-        .salt = generation->salt,
+        .salt = job->resolved->salt,
         .deliver = deliver,
         .user = choice,
     };
@@ -319,8 +320,8 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
 }
 
 static bool make_choices(struct hearth_job *job, struct hearth_api_error *error) {
-    const struct hearth_generation *generation = &job->parsed.generation;
-    size_t count = job->rendered.prompt_count * (size_t)generation->n;
+    const struct hearth_generation *generation = &job->parsed->generation;
+    size_t count = job->rendered->prompt_count * (size_t)generation->n;
     HEARTH_ASSERT(count > 0);
     job->choices = calloc(count, sizeof *job->choices);
     if (job->choices == NULL) {
@@ -330,7 +331,7 @@ static bool make_choices(struct hearth_job *job, struct hearth_api_error *error)
     for (size_t i = 0; i < count; i++) {
         job->choices[i].job = job;
         job->choices[i].index = (uint32_t)i;
-        job->choices[i].prompt = &job->rendered.prompts[i / (size_t)generation->n];
+        job->choices[i].prompt = &job->rendered->prompts[i / (size_t)generation->n];
         job->choices[i].ended = true; /* until it is submitted */
     }
     if (job->id[0] == '\0') {
@@ -366,9 +367,9 @@ static void submit(struct hearth_job *job) {
             return;
         }
     }
-    const bool keeps = job->resolved.stored != NULL || hearth_idle_is_wanted(job);
-    for (size_t i = 0; i < job->rendered.prompt_count && !keeps; i++) {
-        hearth_tokens_finish(&job->rendered.prompts[i].tokens); /* the service has its own */
+    const bool keeps = job->resolved->stored != NULL || hearth_idle_is_wanted(job);
+    if (!keeps) {
+        hearth_api_phases_drop_tokens(job);
     }
     hearth_api_reply_submitted(job);
 }
@@ -407,7 +408,7 @@ static void job_prepared(struct hearth_http_work *work) {
     }
     if (submits) {
         if (job->exchange != NULL) {
-            hearth_content_warn(&job->resolved.history, job->exchange);
+            hearth_content_warn(&job->resolved->history, job->exchange);
         }
         if (job->detached) { /* it goes on, though its client may have left meanwhile */
             atomic_store(&job->gone, false);

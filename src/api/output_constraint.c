@@ -86,9 +86,9 @@ static bool check_grammar(const struct hearth_job *job, const char *text, struct
     if (rc == HEARTH_ERR_NOMEM) {
         return hearth_api_fail_nomem(error);
     }
-    const char *param = job->parsed.chat.grammar != NULL  ? "grammar"
-                        : job->parsed.chat.schema != NULL ? "response_format"
-                                                          : "tools";
+    const char *param = job->parsed->chat.grammar != NULL  ? "grammar"
+                        : job->parsed->chat.schema != NULL ? "response_format"
+                                                           : "tools";
     return hearth_api_fail(error, 400, "invalid_grammar", param, "%s: %s", param,
                            reason.text[0] != '\0' ? reason.text : "the grammar does not parse");
 }
@@ -225,7 +225,7 @@ static bool add_grammar(const struct hearth_job *job, struct hearth_api_constrai
 /* The tokens that are forced when the budget of thinking is used up: a message, then the first of the ends. */
 static bool add_forced(const struct hearth_job *job, struct hearth_api_constraint *constraint,
                        struct hearth_api_error *error) {
-    const char *message = job->parsed.chat.reasoning_budget_message;
+    const char *message = job->parsed->chat.reasoning_budget_message;
     if (message != NULL && *message != '\0' && !tokenize(job, message, &constraint->forced, error)) {
         return false;
     }
@@ -265,7 +265,7 @@ static bool add_thinking(const struct hearth_job *job, struct hearth_api_constra
         .end_count = count,
         .prefill = constraint->prefill.v,
         .prefill_count = constraint->prefill.n,
-        .budget_tokens = job->parsed.chat.reasoning_budget,
+        .budget_tokens = job->parsed->chat.reasoning_budget,
         .forced = constraint->forced.v,
         .forced_count = constraint->forced.n,
     };
@@ -274,7 +274,7 @@ static bool add_thinking(const struct hearth_job *job, struct hearth_api_constra
 
 static bool add_stops(const struct hearth_job *job, struct hearth_api_constraint *constraint,
                       const struct hearth_chat_format_info *info, struct hearth_api_error *error) {
-    const struct hearth_generation *generation = &job->parsed.generation;
+    const struct hearth_generation *generation = &job->parsed->generation;
     constraint->stops = calloc(generation->stop_count + info->stop_count + 1, sizeof *constraint->stops);
     if (constraint->stops == NULL) {
         return hearth_api_fail_nomem(error);
@@ -293,7 +293,7 @@ static bool add_stops(const struct hearth_job *job, struct hearth_api_constraint
 
 bool hearth_api_constraint_of_chat(const struct hearth_job *job, struct hearth_api_rendered *out,
                                    struct hearth_api_error *error) {
-    const struct hearth_chat_format_info *info = hearth_chat_format_info(job->resolved.format);
+    const struct hearth_chat_format_info *info = hearth_chat_format_info(job->resolved->format);
     struct hearth_api_constraint *constraint = calloc(1, sizeof *constraint);
     out->constraint = constraint;
     if (constraint == NULL) {
@@ -306,7 +306,7 @@ bool hearth_api_constraint_of_chat(const struct hearth_job *job, struct hearth_a
 
 bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_api_rendered *out,
                                    struct hearth_api_error *error) {
-    const struct hearth_api_chat_options *options = &job->parsed.chat;
+    const struct hearth_api_chat_options *options = &job->parsed->chat;
     static const struct hearth_chat_format_info none = {0};
     struct hearth_errmsg reason = {{0}};
     if (options->schema == NULL && options->grammar == NULL) {
@@ -358,16 +358,16 @@ void hearth_api_constraint_destroy(struct hearth_api_constraint *constraint) {
 /* ---- on the loop ---- */
 
 void hearth_api_constraint_fill_request(const struct hearth_job *job, struct hearth_request *request) {
-    const struct hearth_api_constraint *constraint = job->rendered.constraint;
+    const struct hearth_api_constraint *constraint = job->rendered->constraint;
     if (constraint != NULL) {
         request->stops = constraint->stops;
         request->stop_count = constraint->stop_count;
         request->printed = constraint->printed.v;
         request->printed_count = constraint->printed.n;
     }
-    if (job->rendered.scripted) { /* as it was written, whatever grammar and budget would say */
-        request->script = job->rendered.script.v;
-        request->script_count = job->rendered.script.n;
+    if (job->rendered->scripted) { /* as it was written, whatever grammar and budget would say */
+        request->script = job->rendered->script.v;
+        request->script_count = job->rendered->script.n;
     } else if (constraint != NULL) {
         request->sampling.grammar = constraint->grammar.text != NULL ? &constraint->grammar : NULL;
         request->thinking = constraint->thinks ? &constraint->thinking : NULL;

@@ -1,19 +1,25 @@
 /* The phases of a request that the model is to answer, or whose prompt is to be known.
  *
- *     lookup   what the body refers to in the store, without which it cannot be read: a thread, a session, items
+ *     lookup   what the body refers to in the store, without which it cannot be read: a thread, items
  *     parse    the body to what it asks for       generation, chat options, messages as they were sent
  *     resolve  that to a conversation             what is stored, toolsets, replies as they were sampled
  *     render   the conversation to a prompt       template, tokens, marks, what the reply must look like
  *     submit   all of it to the service           job_life.c: a request per choice
  *     reply    events to a response               reply.c and the dialect
  *
- * The first four run on a worker; the only SQL before a reply is that of lookup and resolve. Each reads what the phases
- * before it have made, which is const by then, and fills one struct of its own; none of them sees the body after parse.
- * A phase that fails has filled the error, and what it has made so far is freed with the job. */
+ * The first four run on a worker. Each reads what the phases before it have made and fills one struct of its own, which
+ * nothing writes behind it: a job has const pointers to the three, and only phases.c can write them. None sees the body
+ * after parse. Where a prompt is too long and may be shortened, the conversation is resolved and rendered anew from
+ * what was parsed. A phase that fails has filled the error, and what it has made so far is freed with the job.
+ *
+ * The store is read by lookup and resolve alone, and written after the reply. Transcripts have an archive of their own:
+ * where a prompt leaves what they have in RAM they look there, in resolve (by messages) and in render (by text). */
 #ifndef HEARTH_API_PHASES_H
 #define HEARTH_API_PHASES_H
 
 #include "api/internal.h"
+
+struct hearth_conversation_lock;
 
 enum hearth_api_continues { HEARTH_CONTINUES_UNSAID, HEARTH_CONTINUES_NO, HEARTH_CONTINUES_YES };
 
@@ -22,26 +28,34 @@ struct hearth_api_parsed {
     struct hearth_api_chat_options chat;
     struct hearth_history history; /* as sent */
     json_t *prompts;               /* of plain completions: of each an array of texts and token ids */
+    json_t *items;                 /* of responses; both are dropped once the prompt is made */
     char *session;                 /* name of a conversation in the server, or NULL */
     const char *session_param;     /* the field that names it */
     bool has_tools;                /* the body has the field, whatever is in it */
     bool threads;                  /* Anthropic's: the conversation is stored under the ids of its messages */
     bool names_previous;           /* the client names an earlier request of the same conversation */
     enum hearth_api_continues continues, prompted; /* continue_final_message, add_generation_prompt */
+    void *own;                                     /* what only the dialect has; NULL: nothing */
+    void (*own_destroy)(void *own);
 };
 
 struct hearth_api_resolved {
-    struct hearth_history history;      /* [system messages][what is stored][the request's own] */
-    struct hearth_chat_request request; /* borrows from here and from what was parsed */
-    json_t *tools;                      /* those of the request that are not deferred, as they were first printed */
-    json_t *offered;                    /* those that the reply may call; NULL: all of request.tools */
-    json_t *known;                      /* those that earlier replies may have called; NULL: request.tools */
-    struct hearth_toolset *toolset;     /* what the prompt describes, and where; NULL: no tools */
-    size_t unknown_messages;            /* that stand at the end for what will come: the prompt ends before them */
-    struct hearth_digest said;          /* the chain over the messages, for toolsets */
-    struct hearth_digest replied;       /* the same up to and with the last reply; zero: there is none */
-    struct hearth_chat_format *format;  /* of a chat's replies; NULL: replies are text */
-    size_t sampled_messages;            /* up to and with the last reply that stands as it was sampled; 0: none */
+    size_t left_out;                       /* resolve was asked to leave out so many messages behind the system text */
+    struct hearth_digest salt;             /* of the request, or of the session that is prefetched */
+    struct hearth_history history;         /* [system messages][what is stored][the request's own] */
+    struct hearth_chat_request request;    /* borrows from here and from what was parsed */
+    json_t *tools;                         /* those of the request that are not deferred, as they were first printed */
+    json_t *offered;                       /* those that the reply may call; NULL: all of request.tools */
+    json_t *kwargs;                        /* of the template: the request borrows them */
+    json_t *known;                         /* those that earlier replies may have called; NULL: request.tools */
+    struct hearth_toolset *toolset;        /* what the prompt describes, and where; NULL: no tools */
+    size_t unknown_messages;               /* that stand at the end for what will come: the prompt ends before them */
+    struct hearth_digest said;             /* the chain over the messages, for toolsets */
+    struct hearth_digest replied;          /* the same up to and with the last reply; zero: there is none */
+    struct hearth_chat_format *format;     /* of a chat's replies; NULL: replies are text */
+    size_t sampled_messages;               /* up to and with the last reply that stands as it was sampled; 0: none */
+    json_t *items;                         /* lookup's, for parse: those of the request, references followed */
+    struct hearth_conversation_lock *lock; /* of the conversation, as long as its response runs; or NULL */
     struct hearth_api_stored *stored; /* the turns that it goes on from, and the turn that it becomes; NULL: neither */
 };
 
@@ -67,12 +81,21 @@ typedef bool hearth_api_resolve_fn(const struct hearth_job *job, struct hearth_a
 typedef bool hearth_api_render_fn(const struct hearth_job *job, struct hearth_api_rendered *out,
                                   struct hearth_api_error *error);
 
+/* What a prompt that was too long is made without; truncate.c's but for `messages`, which go. */
+struct hearth_api_cut {
+    size_t messages, bytes, target_bytes;
+    bool guessed;
+};
+
 /* The phases as a dialect carries them out. */
 struct hearth_api_phases {
-    hearth_api_lookup_fn *lookup; /* NULL: the body refers to nothing; resolve goes on with what it has made */
-    hearth_api_parse_fn *parse;
+    hearth_api_lookup_fn *lookup;   /* NULL: the body refers to nothing; resolve goes on with what it has made */
+    hearth_api_parse_fn *parse;     /* NULL: the job goes on with what another one was parsed to */
     hearth_api_resolve_fn *resolve; /* NULL: there is no conversation */
     hearth_api_render_fn *render;   /* NULL: no prompt is made */
+    /* The prompt is too long, as the error says: how much more of the conversation is left out when both are asked
+     * again. False: it stays too long. NULL: always. */
+    bool (*shorten)(const struct hearth_job *job, struct hearth_api_cut *cut);
     /* The answer of a request that is not submitted, such as the length of its prompt, which may be too long for the
      * context. NULL: the request is submitted and answered in the dialect. It returns NULL when out of memory, or with
      * the error filled. */
@@ -80,8 +103,14 @@ struct hearth_api_phases {
     const struct hearth_dialect *dialect;
 };
 
+/* A job is made: its phases have made nothing yet. */
+void hearth_api_phases_begin(struct hearth_job *job);
 /* Worker: the first four phases. */
 bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phases *phases, const json_t *body);
+/* Takes over what a job was parsed to that is over, and has nothing else then. */
+void hearth_api_phases_go_on(struct hearth_job *job, struct hearth_job *over);
+/* Frees the tokens of all prompts: the service has its own. */
+void hearth_api_phases_drop_tokens(struct hearth_job *job);
 /* Frees what the phases have made, once no choice is left. */
 void hearth_api_phases_finish(struct hearth_job *job);
 
@@ -103,6 +132,10 @@ hearth_api_parse_fn hearth_history_read;
 hearth_api_resolve_fn hearth_api_chat_resolve;
 hearth_api_resolve_fn hearth_api_chat_begin;
 hearth_api_resolve_fn hearth_api_chat_end;
+/* The beginning with other options. */
+bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out,
+                          struct hearth_api_error *error);
+void hearth_api_chat_options_finish(struct hearth_api_chat_options *options);
 /* tool_changes.c: what the conversation's prompts have described before; the prompt goes on with it. */
 hearth_api_resolve_fn hearth_api_tools_recall;
 /* loading.c: after that, what the reply may call, where tool_choice has not said so, and what earlier ones may have

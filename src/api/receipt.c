@@ -4,8 +4,8 @@
 
 /* Members that are printed only when they are not 0. */
 static bool add_notes(const struct hearth_tally *tally, json_t *json) {
-    const enum hearth_class priority = tally->job->parsed.generation.priority;
-    const struct hearth_api_resolved *resolved = &tally->job->resolved;
+    const enum hearth_class priority = tally->job->priority;
+    const struct hearth_api_resolved *resolved = tally->job->resolved;
     const size_t kept = resolved->tools == NULL ? json_array_size(resolved->request.tools) : 0;
     const uint32_t idle = hearth_idle_computed(tally->job, &tally->receipt);
     return (kept == 0 || json_object_set_new(json, "tools_kept", json_integer((json_int_t)kept)) == 0) &&
@@ -18,7 +18,7 @@ static bool add_notes(const struct hearth_tally *tally, json_t *json) {
 }
 
 static bool add_warnings(const struct hearth_tally *tally, json_t *json) {
-    json_t *warnings = hearth_content_warnings(&tally->job->resolved.history);
+    json_t *warnings = hearth_content_warnings(&tally->job->resolved->history);
     return warnings == NULL || json_object_set_new(json, "warnings", warnings) == 0;
 }
 
@@ -35,7 +35,7 @@ json_t *hearth_api_receipt_json(const struct hearth_tally *tally) {
                   hearth_api_json_real(HEARTH_MS(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
                   "reason_text", hearth_reason_help(receipt->reason));
     if (json != NULL && (!add_notes(tally, json) || !add_warnings(tally, json) ||
-                         !hearth_conversation_add_json(tally->job->rendered.conversation, json) ||
+                         !hearth_conversation_add_json(tally->job->rendered->conversation, json) ||
                          !hearth_api_stored_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;

@@ -195,7 +195,7 @@ void hearth_recording_add(const struct hearth_job *job) {
         bool ok = job->arrived_us >= stream->began_us;
         next = stream->next;
         text.len = 0;
-        for (size_t i = 0; ok && i < job->choice_count; i += (size_t)job->parsed.generation.n) {
+        for (size_t i = 0; ok && i < job->choice_count; i += (size_t)job->parsed->generation.n) {
             const struct hearth_choice *choice = &job->choices[i];
             ok = choice->service_id <= 0 || choice->receipt.prompt_tokens == 0 || append_line(stream, choice, &text);
         }

@@ -84,7 +84,7 @@ static bool begin_stream(struct hearth_job *job, struct hearth_buf *out) {
 
 void hearth_api_reply_submitted(struct hearth_job *job) {
     job->written_us = hearth_clock_us();
-    if (job->parsed.generation.stream && job->dialect->begin_early) {
+    if (job->parsed->generation.stream && job->dialect->begin_early) {
         struct hearth_buf out = {0};
         const bool ok = begin_stream(job, &out);
         (void)emit(job, &out, ok);
@@ -93,7 +93,7 @@ void hearth_api_reply_submitted(struct hearth_job *job) {
 
 void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
-    if (!job->open || job->completing || !job->parsed.generation.stream || job->exchange == NULL ||
+    if (!job->open || job->completing || !job->parsed->generation.stream || job->exchange == NULL ||
         now_us - job->written_us < job->api->ping_us) {
         return; /* while a worker keeps the turn, the dialect's state is the worker's */
     }
@@ -106,7 +106,7 @@ void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us) {
 static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_event *event) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    if (job->parsed.generation.sampling.logprobs < 0) {
+    if (job->parsed->generation.sampling.logprobs < 0) {
         return true;
     }
     if (choice->logprobs == NULL) {
@@ -136,13 +136,17 @@ static void count_tokens(struct hearth_choice *choice, const struct hearth_event
     choice->token_us = now_us;
 }
 
+/* Whether replies are a chat's, which are parsed; where a session is only prefetched there is nothing to parse. */
+static bool is_parsed(const struct hearth_job *job) {
+    return job->resolved->format != NULL && job->rendered->constraint != NULL;
+}
+
 /* Takes over an event's tokens and times; the costs in the last one have been taken already (job_life.c). False: out of
  * memory. */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;
-        if (job->resolved.format == NULL && event->stop_string != NULL &&
-            (choice->stop = strdup(event->stop_string)) == NULL) {
+        if (!is_parsed(job) && event->stop_string != NULL && (choice->stop = strdup(event->stop_string)) == NULL) {
             return false;
         }
     } else if (event->type != HEARTH_EVENT_TEXT) {
@@ -151,7 +155,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     }
     count_tokens(choice, event);
     bool ok = collect_logprobs(choice, event);
-    const bool wanted = job->resolved.format != NULL || job->parsed.generation.return_tokens;
+    const bool wanted = is_parsed(job) || job->parsed->generation.return_tokens;
     for (size_t i = 0; ok && wanted && i < event->sampled_count; i++) {
         ok = hearth_tokens_push(&choice->sampled, event->sampled[i].token);
     }
@@ -168,7 +172,7 @@ struct reply_sink {
 static void on_delta(void *user, const struct hearth_chat_delta *delta) {
     struct reply_sink *sink = user;
     const struct hearth_job *job = sink->choice->job;
-    if (job->parsed.generation.stream && job->dialect->delta != NULL && sink->ok) {
+    if (job->parsed->generation.stream && job->dialect->delta != NULL && sink->ok) {
         sink->ok = job->dialect->delta(sink->choice, delta, sink->out);
     }
 }
@@ -177,16 +181,16 @@ static void on_delta(void *user, const struct hearth_chat_delta *delta) {
 static bool take_text(struct reply_sink *sink, const struct hearth_buf *text) {
     struct hearth_choice *choice = sink->choice;
     const struct hearth_job *job = choice->job;
-    if (job->resolved.format == NULL) {
+    if (!is_parsed(job)) {
         const struct hearth_chat_delta delta = {
             .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
-        if (job->parsed.generation.stream) {
+        if (job->parsed->generation.stream) {
             return text->len == 0 || job->dialect->delta(choice, &delta, sink->out);
         }
         return hearth_buf_append(&choice->text, text->data, text->len);
     }
     if (choice->stream == NULL) {
-        choice->stream = hearth_chat_stream_create(job->resolved.format, job->parsed.generation.stream);
+        choice->stream = hearth_chat_stream_create(job->resolved->format, job->parsed->generation.stream);
     }
     return choice->stream != NULL &&
            (text->len == 0 || hearth_chat_stream_feed(choice->stream, (const char *)text->data, text->len, on_delta,
@@ -206,7 +210,7 @@ static bool end_chat(struct reply_sink *sink, const struct hearth_event *event) 
     struct hearth_job *job = choice->job;
     bool repaired = false;
     bool stopped =
-        event->stop_string != NULL && !hearth_api_constraint_is_end(job->rendered.constraint, event->stop_string);
+        event->stop_string != NULL && !hearth_api_constraint_is_end(job->rendered->constraint, event->stop_string);
     bool limited = event->finish == HEARTH_FINISH_LENGTH;
     int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, sink, &choice->message, &repaired);
     hearth_chat_stream_destroy(choice->stream);
@@ -218,7 +222,7 @@ static bool end_chat(struct reply_sink *sink, const struct hearth_event *event) 
     choice->cut = limited || (stopped && repaired);
     if (choice->message->reasoning != NULL) {
         choice->reasoning_tokens =
-            (uint32_t)hearth_api_constraint_reasoning_tokens(job->rendered.constraint, &choice->sampled);
+            (uint32_t)hearth_api_constraint_reasoning_tokens(job->rendered->constraint, &choice->sampled);
     }
     if (repaired) {
         log_repair(job, choice);
@@ -236,8 +240,7 @@ static bool take_progress(struct reply_sink *sink, const struct hearth_event *ev
     const struct hearth_job *job = choice->job;
     const bool whole = event->type == HEARTH_EVENT_PREFILLED;
     const uint32_t tokens = whole ? event->receipt.prompt_tokens : event->prefilled_tokens;
-    if (!job->parsed.generation.progress || !job->parsed.generation.stream ||
-        (!whole && event->type != HEARTH_EVENT_PROGRESS)) {
+    if (!job->progress || !job->parsed->generation.stream || (!whole && event->type != HEARTH_EVENT_PROGRESS)) {
         return true;
     }
     return job->dialect->progress != NULL
@@ -257,7 +260,7 @@ static void fail_event(struct hearth_job *job, const struct hearth_event *event)
 
 /* Prints one event of a choice. False: out of memory, and the response has ended with that. */
 static bool print_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    const bool streams = job->parsed.generation.stream;
+    const bool streams = job->parsed->generation.stream;
     struct hearth_buf out = {0};
     struct reply_sink sink = {.choice = choice, .out = &out, .ok = true};
     bool ok = take_event(job, choice, event);
@@ -267,7 +270,7 @@ static bool print_event(struct hearth_job *job, struct hearth_choice *choice, co
     }
     ok = ok && take_progress(&sink, event) && take_text(&sink, &event->text);
     if (ok && event->type == HEARTH_EVENT_DONE) {
-        ok = (job->resolved.format == NULL || end_chat(&sink, event)) &&
+        ok = (!is_parsed(job) || end_chat(&sink, event)) &&
              (!streams || job->dialect->end == NULL || job->dialect->end(choice, &out));
     }
     return emit(job, &out, ok);
@@ -344,7 +347,7 @@ static void end_with_error(struct hearth_job *job) {
 bool hearth_api_reply_refuse(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
     struct hearth_buf out = {0};
-    if (job->dialect == NULL || job->dialect->overflow == NULL || !job->parsed.generation.stream ||
+    if (job->dialect == NULL || job->dialect->overflow == NULL || !job->parsed->generation.stream ||
         job->error.ctx_tokens == 0) {
         return false;
     }
@@ -377,7 +380,7 @@ void hearth_api_reply_end(struct hearth_job *job) {
         end_with_error(job);
         return;
     }
-    if (job->parsed.generation.stream) {
+    if (job->parsed->generation.stream) {
         const bool ok = job->dialect->finish == NULL || job->dialect->finish(job, &out);
         const bool told = emit(job, &out, ok);
         job->exchange = NULL;

@@ -23,7 +23,7 @@ enum reasoning_place { APART, IN_CONTENT, IN_BOTH };
 
 /* All tools that an earlier reply may have called. */
 static const json_t *known_tools(const struct hearth_rereading *rereading) {
-    const json_t *known = rereading->job->resolved.known;
+    const json_t *known = rereading->job->resolved->known;
     return known != NULL ? known : rereading->request->tools;
 }
 
@@ -65,9 +65,9 @@ static size_t usual(const struct hearth_chat_request *request) {
 }
 
 static bool is_free(const struct hearth_job *job, const struct hearth_chat_request *request) {
-    return request->tool_choice == HEARTH_TOOLS_AUTO && job->resolved.offered == NULL && job->resolved.known == NULL &&
-           request->json_schema == NULL && request->grammar == NULL && !request->continues &&
-           request->parallel_calls == hearth_chat_abilities(job->api->chat)->parallel_calls &&
+    return request->tool_choice == HEARTH_TOOLS_AUTO && job->resolved->offered == NULL &&
+           job->resolved->known == NULL && request->json_schema == NULL && request->grammar == NULL &&
+           !request->continues && request->parallel_calls == hearth_chat_abilities(job->api->chat)->parallel_calls &&
            (request->reasoning_format == HEARTH_REASONING_AUTO ||
             request->reasoning_format == HEARTH_REASONING_DEEPSEEK);
 }
@@ -77,7 +77,7 @@ void hearth_rereading_init(struct hearth_rereading *rereading, const struct hear
     *rereading = (struct hearth_rereading){.job = job, .request = request};
     const size_t which = usual(request);
     if (is_free(job, request)) { /* the same as its own */
-        rereading->formats[which] = hearth_chat_format_ref(job->resolved.format);
+        rereading->formats[which] = hearth_chat_format_ref(job->resolved->format);
         rereading->tried[which] = true;
         return;
     }
@@ -165,7 +165,7 @@ static bool reads_behind(const struct hearth_chat_format *format, const struct h
 bool hearth_rereading_reads(void *user, const struct hearth_transcript_print *print,
                             const struct hearth_message *message) {
     struct hearth_rereading *rereading = user;
-    struct hearth_chat_format *own = rereading->job->resolved.format;
+    struct hearth_chat_format *own = rereading->job->resolved->format;
     const char *rest;
     const size_t which = fitting(rereading, print, message, &rest);
     const struct hearth_chat_format *format = rest != NULL ? format_of(rereading, which) : NULL;

@@ -161,8 +161,8 @@ static bool new_contains(const struct hearth_chat_request *request, const char *
 }
 
 static bool is_for(const struct line *line, const struct hearth_job *job) {
-    const struct hearth_chat_request *request = &job->resolved.request;
-    const bool tools = job->resolved.tools != NULL || job->parsed.chat.deferred != NULL; /* what it was sent with */
+    const struct hearth_chat_request *request = &job->resolved->request;
+    const bool tools = job->resolved->tools != NULL || job->parsed->chat.deferred != NULL; /* what it was sent with */
     return (line->tools < 0 || line->tools == tools) && (line->last == NULL || new_contains(request, line->last)) &&
            (line->system == NULL || system_contains(request, line->system));
 }

@@ -50,8 +50,8 @@ static json_t *owner_json(const struct hearth_job *job, enum hearth_class priori
     json_object_set_new(owner, "request_id", json_string(job->request_id));
     json_object_set_new(owner, "endpoint", json_string(job->route->path));
     json_object_set_new(owner, "client", json_string(job->client));
-    if (job->resolved.stored != NULL && job->resolved.stored->session != NULL) {
-        json_object_set_new(owner, "session", json_string(job->resolved.stored->session));
+    if (job->resolved->stored != NULL && job->resolved->stored->session != NULL) {
+        json_object_set_new(owner, "session", json_string(job->resolved->stored->session));
     }
     if (job->deadline_us > 0) {
         const int64_t left_us = job->deadline_us - (hearth_clock_us() - job->arrived_us);
@@ -101,13 +101,13 @@ static json_t *lane_hearth_json(const struct hearth_job *job, const struct heart
 static json_t *lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
     const struct hearth_job *job = hearth_slots_find(api, lane->request_id);
     const bool busy = lane->state != HEARTH_LANE_IDLE;
-    const struct hearth_generation *generation = job != NULL ? &job->parsed.generation : NULL;
+    const struct hearth_generation *generation = job != NULL ? &job->parsed->generation : NULL;
     const int32_t most = generation != NULL ? generation->max_tokens : api->max_tokens;
     const json_int_t remain = most < 0 ? -1 : (json_int_t)most - (json_int_t)lane->generated_tokens;
     json_t *json = json_pack(
         "{s:I, s:I, s:b, s:b, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:[{s:b, s:I, s:I}], s:o}", "id", (json_int_t)id,
         "n_ctx", (json_int_t)api->engine->caps.ctx_tokens, "speculative",
-        api->speculates && (generation == NULL || generation->speculate), "is_processing", busy, "id_task",
+        api->speculates && (job == NULL || job->speculate), "is_processing", busy, "id_task",
         task_of(job, lane->request_id), "state", hearth_lane_state_text(lane->state), "live_tokens",
         (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens, "n_prompt_tokens_processed",
         (json_int_t)computed_of(lane), "n_prompt_tokens_cache", (json_int_t)lane->reused_tokens, "n_decoded",
@@ -197,7 +197,7 @@ json_t *hearth_slots_summary(struct hearth_api *api, const struct hearth_caller 
                            ? lane_hearth_json(job, &lanes[i])
                            : json_pack("{s:s}", "state", busy ? "busy" : hearth_lane_state_text(lanes[i].state));
         if (job != NULL && busy && sees) {
-            json_object_set_new(lane, "max_tokens", json_integer(job->parsed.generation.max_tokens));
+            json_object_set_new(lane, "max_tokens", json_integer(job->parsed->generation.max_tokens));
         }
         json_object_set_new(lane, "id", json_integer((json_int_t)i));
         json_array_append_new(list, lane);

@@ -24,7 +24,7 @@ void hearth_api_stored_destroy(struct hearth_api_stored **owned) {
     struct hearth_api_stored *stored = *owned;
     if (stored != NULL) {
         hearth_line_finish(&stored->line);
-        hearth_turn_finish(&stored->turn);
+        hearth_buf_finish(&stored->config);
         json_decref(stored->input);
         free(stored->session);
         free(stored);
@@ -177,21 +177,22 @@ bool hearth_api_stored_from_turn(const struct hearth_job *job, const char *id, c
            hearth_api_stored_add_line(job, NULL, param, out, error);
 }
 
+bool hearth_api_stored_check_name(const struct hearth_job *job, const char *name, const char *param,
+                                  struct hearth_api_error *error) {
+    return hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error) &&
+           (hearth_session_name_is_valid(name) ||
+            hearth_api_fail(error, 400, "invalid_value", param,
+                            "%s must have 1 to %d bytes of UTF-8 and no control characters", param,
+                            HEARTH_SESSION_NAME_MAX));
+}
+
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    const bool may = hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error);
-    struct hearth_api_stored *stored = may ? hearth_api_stored_make(out, error) : NULL;
-    if (stored == NULL) {
+    if (!hearth_api_stored_check_name(job, name, param, error) || hearth_api_stored_make(out, error) == NULL) {
         return false;
     }
-    if (!hearth_session_name_is_valid(name)) {
-        return hearth_api_fail(error, 400, "invalid_value", param,
-                               "%s must have 1 to %d bytes of UTF-8 and no control characters", param,
-                               HEARTH_SESSION_NAME_MAX);
-    }
-    free(stored->session);
-    stored->session = strdup(name);
-    return stored->session != NULL || hearth_api_fail_nomem(error);
+    out->stored->session = strdup(name);
+    return out->stored->session != NULL || hearth_api_fail_nomem(error);
 }
 
 bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
@@ -307,7 +308,7 @@ static json_t *config_json(const struct hearth_job *job, const struct hearth_api
         json_object_set(config, "tools", (json_t *)request->tools);
     }
     if (config != NULL && out->stored->must) {
-        put_late_tools(&job->parsed.chat, config);
+        put_late_tools(&job->parsed->chat, config);
     }
     if (config != NULL && request->kwargs != NULL) {
         json_object_set(config, "kwargs", (json_t *)request->kwargs);
@@ -322,14 +323,14 @@ bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_a
                                    struct hearth_api_error *error) {
     struct hearth_api_stored *stored = out->stored;
     const struct hearth_line *line = &stored->line;
-    if (stored->turn.config.len > 0) {
+    if (stored->config.len > 0) {
         return true;
     }
-    if (!hearth_api_json_write(config_json(job, out), &stored->turn.config)) {
+    if (!hearth_api_json_write(config_json(job, out), &stored->config)) {
         return hearth_api_fail_nomem(error);
     }
     const struct hearth_digest own =
-        hearth_turn_config_id(job->api->store, job->owner, stored->turn.config.data, stored->turn.config.len);
+        hearth_turn_config_id(job->api->store, job->owner, stored->config.data, stored->config.len);
     stored->same_config = stored->exact_messages > 0 &&
                           hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
                           hearth_digest_equal(line->turns[line->tokens_turns - 1].config_id, own);
@@ -367,25 +368,24 @@ bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, b
         json_decref(input);
         return hearth_api_fail_nomem(error);
     }
-    if (job->parsed.generation.n > 1) {
+    if (job->parsed->generation.n > 1) {
         json_decref(input);
         return hearth_api_fail(error, 400, "invalid_value", "n", "n must be 1 where the reply is stored");
     }
     stored->input = input;
-    stored->writes = job->parsed.generation.max_tokens != 0; /* nothing will be said */
+    stored->writes = job->parsed->generation.max_tokens != 0; /* nothing will be said */
     stored->must = must;
     return true;
 }
 
 bool hearth_api_stored_is_due(const struct hearth_job *job) {
-    return job->resolved.stored != NULL && job->resolved.stored->writes && (!job->failed || job->detached);
+    return job->resolved->stored != NULL && job->resolved->stored->writes && (!job->failed || job->detached);
 }
 
-/* The exact tokens of the conversation up to and with the reply. False: out of memory. */
-static bool fill_tokens(struct hearth_job *job) {
-    struct hearth_api_stored *stored = job->resolved.stored;
+/* Fills in the exact tokens of the conversation up to and with the reply. False: out of memory. */
+static bool fill_tokens(const struct hearth_job *job, struct hearth_turn *turn) {
     const struct hearth_choice *choice = &job->choices[0];
-    const struct hearth_line *line = &stored->line;
+    const struct hearth_line *line = &job->resolved->stored->line;
     struct hearth_tokens path = {0};
     if (!hearth_tokens_append(&path, choice->prompt->tokens.v, choice->prompt->tokens.n) ||
         !hearth_tokens_append(&path, choice->sampled.v, choice->sampled.n)) {
@@ -394,55 +394,53 @@ static bool fill_tokens(struct hearth_job *job) {
     }
     const bool parent_known = line->count > 0 && line->tokens_turns == line->count &&
                               hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
-                              hearth_digest_equal(line->turns[line->count - 1].salt, job->parsed.generation.salt);
+                              hearth_digest_equal(line->turns[line->count - 1].salt, job->resolved->salt);
     const size_t base = parent_known ? hearth_tokens_common(line->tokens.v, line->tokens.n, path.v, path.n) : 0;
-    const bool ok = hearth_tokens_append(&stored->turn.tokens, path.v + base, path.n - base);
-    stored->turn.base_tokens = (uint32_t)base;
-    stored->turn.model = job->api->engine->caps.fingerprint;
-    stored->turn.salt = job->parsed.generation.salt;
-    stored->turn.path = hearth_turn_path_id(job->api->store, stored->turn.model, stored->turn.salt, path.v, path.n);
+    const bool ok = hearth_tokens_append(&turn->tokens, path.v + base, path.n - base);
+    turn->base_tokens = (uint32_t)base;
+    turn->model = job->api->engine->caps.fingerprint;
+    turn->salt = job->resolved->salt;
+    turn->path = hearth_turn_path_id(job->api->store, turn->model, turn->salt, path.v, path.n);
     hearth_tokens_finish(&path);
     return ok;
 }
 
-/* Everything of the turn but its body's text and its tokens. False: out of memory. */
-static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
-    struct hearth_api_stored *stored = job->resolved.stored;
-    struct hearth_turn *turn = &stored->turn;
-    turn->id = job->id_bits;
-    turn->owner = job->owner;
-    turn->quota = job->caller.stored;
-    turn->parent = stored->line.count > 0 ? stored->line.turns[stored->line.count - 1].id : turn->parent;
-    turn->status = status;
-    turn->created_us = job->created_unix * 1000000;
-    turn->again = stored->written; /* a client that knows it may have deleted it */
-    turn->joins = !stored->session_new;
-    if (turn->session == NULL && stored->session != NULL && (turn->session = strdup(stored->session)) == NULL) {
-        return false;
-    }
-    turn->body.len = 0;
-    return true;
-}
-
-static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
+/* Writes the turn; `exact`: with its tokens. Output and response are given up. */
+static int put(struct hearth_job *job, enum hearth_turn_status status, bool exact, json_t *output, json_t *response,
                struct hearth_errmsg *msg) {
-    struct hearth_api_stored *stored = job->resolved.stored;
-    const bool ok = fill_head(job, status);
+    const struct hearth_api_stored *stored = job->resolved->stored;
+    const struct hearth_line *line = &stored->line;
+    struct hearth_turn turn = {
+        .id = job->id_bits,
+        .owner = job->owner,
+        .quota = job->caller.stored,
+        .parent = line->count > 0 ? line->turns[line->count - 1].id : (struct hearth_digest){0, 0},
+        .status = status,
+        .created_us = job->created_unix * 1000000,
+        .session = stored->session,
+        .lock = stored->lock,
+        .again = job->turn_written, /* a client that knows it may have deleted it */
+        .joins = !stored->session_new,
+        .config = stored->config,
+    };
     json_t *body = json_pack("{s:O, s:o, s:o}", "input", stored->input, "output", output, "response", response);
-    if (job->resolved.request.continues && body != NULL) {
+    if (job->resolved->request.continues && body != NULL) {
         json_object_set_new(body, "continues", json_true());
     }
-    if (!hearth_api_json_write(body, &stored->turn.body) || !ok) {
-        return HEARTH_ERR_NOMEM;
+    int err =
+        hearth_api_json_write(body, &turn.body) && (!exact || fill_tokens(job, &turn)) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+    if (err == HEARTH_OK) {
+        err = hearth_turn_put(job->api->store, &turn, msg);
+        job->turn_written = job->turn_written || err == HEARTH_OK;
     }
-    const int err = hearth_turn_put(job->api->store, &stored->turn, msg);
-    stored->written = stored->written || err == HEARTH_OK;
+    hearth_buf_finish(&turn.body); /* the rest is the request's */
+    hearth_tokens_finish(&turn.tokens);
     return err;
 }
 
 bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response) {
     struct hearth_errmsg msg = {{0}};
-    const int err = put(job, status, json_array(), response, &msg);
+    const int err = put(job, status, false, json_array(), response, &msg);
     return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
 }
 
@@ -468,37 +466,30 @@ static bool was_cancelled(const struct hearth_job *job) {
 /* Writes the turn as it has ended, unless it was cancelled by then. */
 static int put_end(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
                    struct hearth_errmsg *msg) {
+    const bool exact = !job->failed && job->resolved->left_out == 0; /* otherwise they are not the conversation's */
     int err = HEARTH_OK;
     pthread_mutex_lock(&job->api->ends_mutex);
-    if (job->resolved.stored->written && status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
+    if (job->turn_written && status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
         json_decref(output);
         json_decref(response);
     } else {
-        err = put(job, status, output, response, msg);
+        err = put(job, status, exact, output, response, msg);
     }
     pthread_mutex_unlock(&job->api->ends_mutex);
     return err;
 }
 
 void hearth_api_stored_write(struct hearth_job *job) {
-    struct hearth_api_stored *stored = job->resolved.stored;
     struct hearth_errmsg msg = {{0}};
     const enum hearth_turn_status status = status_of(job);
     json_t *output = job->failed ? json_array() : hearth_api_items_of_message(job->choices[0].message);
     json_t *response = job->dialect->record != NULL ? job->dialect->record(job, status) : json_object();
-    const bool exact = !job->failed && stored->dropped_messages == 0; /* otherwise they are not the conversation's */
-    int err = !exact || fill_tokens(job) ? HEARTH_OK : HEARTH_ERR_NOMEM;
-    if (err == HEARTH_OK) {
-        err = put_end(job, status, output, response, &msg);
-    } else {
-        json_decref(output);
-        json_decref(response);
-    }
+    const int err = put_end(job, status, output, response, &msg);
     if (err != HEARTH_OK) {
         hearth_log(HEARTH_LOG_WARN, "sessions: %s could not be stored: %s", job->id,
                    msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
     }
-    if (err != HEARTH_OK && stored->must && !job->failed) {
+    if (err != HEARTH_OK && job->resolved->stored->must && !job->failed) {
         job->failed = true;
         hearth_api_fail(&job->error, hearth_err_http(err),
                         err == HEARTH_ERR_QUOTA ? "storage_limit_exceeded" : "not_stored", NULL,
@@ -507,12 +498,12 @@ void hearth_api_stored_write(struct hearth_job *job) {
 }
 
 bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt) {
-    const struct hearth_api_stored *stored = job->resolved.stored;
+    const struct hearth_api_stored *stored = job->resolved->stored;
     char id[64];
     if (stored == NULL) {
         return true;
     }
     hearth_api_id_print(id, sizeof id, "turn_", job->id_bits, -1);
     return (stored->session == NULL || json_object_set_new(receipt, "session", json_string(stored->session)) == 0) &&
-           (!stored->written || json_object_set_new(receipt, "turn", json_string(id)) == 0);
+           (!job->turn_written || json_object_set_new(receipt, "turn", json_string(id)) == 0);
 }

@@ -11,20 +11,19 @@
 #include "api/job.h"
 
 struct hearth_api_stored {
-    struct hearth_line line; /* the turns that it goes on from; none: a conversation begins */
-    size_t line_messages;    /* so many messages, behind the system messages, come from there */
-    size_t first_new;        /* index of the first message that the request has added */
-    size_t exact_messages;   /* the first so many of the history are what line.tokens stand for; 0: unknown */
-    bool system_apart;       /* system messages from first_new on are the request's items, no part of the config */
-    bool same_config;        /* tools and system text are those of line's last turn */
-    char *session;           /* name, or NULL */
-    bool session_new;        /* it is made by this request */
-    json_t *input;           /* array: the items that the request has added */
-    bool writes;             /* the turn is stored */
-    bool must;               /* the request fails when it cannot be; otherwise that is logged */
-    bool written;
-    struct hearth_turn turn;
-    size_t dropped_messages; /* truncation: "auto" has left so many out of the prompt */
+    struct hearth_line line;  /* the turns that it goes on from; none: a conversation begins */
+    size_t line_messages;     /* so many messages, behind the system messages, come from there */
+    size_t first_new;         /* index of the first message that the request has added */
+    size_t exact_messages;    /* the first so many of the history are what line.tokens stand for; 0: unknown */
+    bool system_apart;        /* system messages from first_new on are the request's items, no part of the config */
+    bool same_config;         /* tools and system text are those of line's last turn */
+    char *session;            /* name, or NULL */
+    bool session_new;         /* it is made by this request */
+    json_t *input;            /* array: the items that the request has added */
+    bool writes;              /* the turn is stored */
+    bool must;                /* the request fails when it cannot be; otherwise that is logged */
+    struct hearth_buf config; /* of the turn */
+    struct hearth_session_lock lock; /* of the session, if it is held */
 };
 
 /* out->stored, made when it is not there; NULL: out of memory (the error is filled). */
@@ -44,7 +43,11 @@ bool hearth_api_stored_from_session(const struct hearth_job *job, const char *na
  * are those of the session. Without a session the conversation is what was sent. */
 hearth_api_resolve_fn hearth_api_stored_attach_session;
 
-/* The parts of these: a name that is fit for a session; its head (zero: none yet); the line of a turn, in stored->line;
+/* False: the caller may have no sessions, or the name is not fit for one. */
+bool hearth_api_stored_check_name(const struct hearth_job *job, const char *name, const char *param,
+                                  struct hearth_api_error *error);
+
+/* The parts of these: the session's name; its head (zero: none yet); the line of a turn, in stored->line;
  * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error);
@@ -79,12 +82,12 @@ void hearth_api_stored_write(struct hearth_job *job);
 
 /* ---- sessions/lock.c ---- */
 
-struct hearth_conversation_lock;
-
 /* One response at a time: 409 while another one is running on this conversation. */
 bool hearth_conversation_lock(const struct hearth_job *job, const char *name, struct hearth_conversation_lock **out,
                               struct hearth_api_error *error);
-void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
+/* It need not be held any more. NULL is allowed in both. */
+void hearth_conversation_unlock(struct hearth_conversation_lock *lock);
+void hearth_conversation_lock_destroy(struct hearth_conversation_lock *lock);
 /* The database's lock on the conversation, for the turn that holds it. NULL is allowed. */
 struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_conversation_lock *lock);
 

@@ -28,7 +28,7 @@ void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally
 
 /* The receipt for a prompt: that of the first choice that had a lane. */
 static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
-    size_t i = first, end = first + (size_t)job->parsed.generation.n;
+    size_t i = first, end = first + (size_t)job->parsed->generation.n;
     while (i < end && job->choices[i].empty) {
         i++;
     }
@@ -37,7 +37,7 @@ static const struct hearth_receipt *first_receipt(const struct hearth_job *job, 
 
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
     struct hearth_receipt *sum = &tally->receipt;
-    size_t per_prompt = (size_t)job->parsed.generation.n;
+    size_t per_prompt = (size_t)job->parsed->generation.n;
     *tally = (struct hearth_tally){
         .receipt.reason = first_receipt(job, 0)->reason, .receipt.missing = first_receipt(job, 0)->missing, .job = job};
     for (size_t i = 0; i < job->choice_count; i++) {

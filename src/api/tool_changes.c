@@ -43,7 +43,7 @@ static struct hearth_toolset *find_set(const struct hearth_job *job, size_t coun
     if (chain == NULL) {
         return NULL;
     }
-    chain[0] = hearth_toolsets_begin(job->parsed.generation.salt);
+    chain[0] = hearth_toolsets_begin(out->salt);
     for (size_t i = 0; i < count; i++) {
         chain[i + 1] = hearth_message_chain(chain[i], out->history.messages[i]);
     }
@@ -182,7 +182,7 @@ bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_res
 }
 
 void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply) {
-    const struct hearth_api_resolved *resolved = &job->resolved;
+    const struct hearth_api_resolved *resolved = job->resolved;
     if (resolved->toolset != NULL) {
         hearth_toolsets_put(job->api->toolsets, hearth_message_chain(resolved->said, reply), resolved->toolset);
     }

@@ -95,7 +95,7 @@ static bool read_class(struct hearth_job *job, const json_t *body) {
         (priority != NULL && !read_priority(job, priority, &asked))) {
         return false;
     }
-    job->parsed.generation.priority = asked > highest ? asked : highest; /* the table goes from high to low */
+    job->priority = asked > highest ? asked : highest; /* the table goes from high to low */
     return true;
 }
 
@@ -146,16 +146,16 @@ void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_htt
 
 bool hearth_urgency_read(struct hearth_job *job, const json_t *body) {
     static const struct hearth_field flags[] = {
-        {"speculate", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_generation, speculate)},
-        {"return_progress", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_generation, progress)},
+        {"speculate", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_job, speculate)},
+        {"return_progress", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_job, progress)},
     };
     return read_class(job, body) && read_deadline(job, body) &&
-           hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], &job->parsed.generation, &job->error);
+           hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], job, &job->error);
 }
 
 bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth_api_error *error) {
     const int64_t most = atomic_load(&job->api->request_timeout_us);
-    const bool bounded = most > 0 && job->parsed.generation.max_tokens != 0; /* a prefetch has time */
+    const bool bounded = most > 0 && job->parsed->generation.max_tokens != 0; /* a prefetch has time */
     int64_t whole = job->deadline_us;
     if (bounded && (whole == 0 || most < whole)) {
         whole = most;

@@ -75,8 +75,8 @@ static void check_error(const struct hearth_api_error *error) {
 }
 
 static void check_prompts(const struct hearth_job *job) {
-    const struct hearth_generation *generation = &job->parsed.generation;
-    const struct hearth_api_rendered *rendered = &job->rendered;
+    const struct hearth_generation *generation = &job->parsed->generation;
+    const struct hearth_api_rendered *rendered = job->rendered;
     HEARTH_ASSERT(rendered->prompt_count > 0 && generation->n >= 1 && generation->max_tokens >= -1);
     HEARTH_ASSERT(rendered->prompt_count * (size_t)generation->n <= HEARTH_CHOICES_MAX);
     for (size_t i = 0; i < rendered->prompt_count; i++) {
@@ -121,6 +121,7 @@ static void finish(struct hearth_job *job) {
     }
     hearth_body_finish(&job->parts);
     hearth_api_phases_finish(job);
+    free(job->about);
     hearth_buf_finish(&job->response);
     hearth_buf_finish(&job->body);
 }
@@ -168,7 +169,8 @@ static void request(const uint8_t *data, size_t size, const char *const words[])
                              .path = path,
                              .query = query,
                              .method = line,
-                             .parsed.generation.speculate = true};
+                             .speculate = true};
+    hearth_api_phases_begin(&job);
     HEARTH_ASSERT(hearth_buf_append(&job.body, data + len, size - len)); /* a newline in front of JSON is nothing */
     if (end == NULL || size - len == 1) {
         job.body.len = 0;

@@ -24,26 +24,28 @@ static json_t *parse(const char *text) {
     return value;
 }
 
+static struct hearth_history history; /* what was read last */
+
 static bool read(struct hearth_job *job, json_t *items, bool trusted) {
     static const struct hearth_history none;
     json_t *unanswered = trusted ? NULL : json_array();
-    const bool ok = hearth_api_items_read(job, items, "input", unanswered, &job->resolved.history, &job->error) &&
+    const bool ok = hearth_api_items_read(job, items, "input", unanswered, &history, &job->error) &&
                     hearth_api_items_check(unanswered, &none, "input", &job->error);
     json_decref(unanswered);
     json_decref(items);
     return ok;
 }
 
-static void clear(struct hearth_job *job) {
-    hearth_history_finish(&job->resolved.history);
+static void clear(void) {
+    hearth_history_finish(&history);
 }
 
 /* Messages as a line each: role, reasoning in brackets, content, calls, the id of a result's call. */
-static void print(const struct hearth_job *job, char *out, size_t cap) {
+static void print(char *out, size_t cap) {
     size_t len = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < job->resolved.history.count; i++) {
-        const struct hearth_message *message = job->resolved.history.messages[i];
+    for (size_t i = 0; i < history.count; i++) {
+        const struct hearth_message *message = history.messages[i];
         len += (size_t)snprintf(out + len, cap - len, "%s:", hearth_role_text(message->role));
         if (message->reasoning != NULL) {
             len += (size_t)snprintf(out + len, cap - len, "[%s]", message->reasoning);
@@ -80,9 +82,9 @@ static void assert_read_as(const struct reading *cases, size_t count) {
         struct hearth_job job = {.api = &api};
         snprintf(items, sizeof items, "[%s]", cases[i].items);
         assert_true(read(&job, parse(items), false));
-        print(&job, text, sizeof text);
+        print(text, sizeof text);
         assert_string_equal(text, cases[i].messages);
-        clear(&job);
+        clear();
     }
 }
 
@@ -206,7 +208,7 @@ static void what_is_wrong_is_named(void **state) {
         }
         assert_int_equal(job.error.status, allowed ? 0 : 400);
         assert_string_equal(job.error.param, allowed ? "" : cases[i % count].param);
-        clear(&job);
+        clear();
     }
 }
 
@@ -216,9 +218,9 @@ static void the_store_is_trusted(void **state) {
     char text[128];
     (void)state;
     assert_true(read(&job, parse("[null," RESULT("", "r") "," RESULT("c", "r") "]"), true));
-    print(&job, text, sizeof text);
+    print(text, sizeof text);
     assert_string_equal(text, "tool:r|tool:r<-c|");
-    clear(&job);
+    clear();
 }
 
 static char *copy(const char *text) {
@@ -247,8 +249,8 @@ static void messages_survive_their_items(void **state) {
         json_t *items = hearth_api_items_of_message(message);
         assert_non_null(items);
         assert_true(read(&job, items, true));
-        assert_int_equal(job.resolved.history.count, 1);
-        const struct hearth_message *back = job.resolved.history.messages[0];
+        assert_int_equal(history.count, 1);
+        const struct hearth_message *back = history.messages[0];
         assert_true(hearth_message_equal(back, message));
         assert_int_equal(back->reasoning != NULL, message->reasoning != NULL);
         assert_string_equal(back->content, message->content);
@@ -257,7 +259,7 @@ static void messages_survive_their_items(void **state) {
             assert_int_equal(back->calls[c].id != NULL, message->calls[c].id != NULL);
         }
         hearth_message_unref(message);
-        clear(&job);
+        clear();
     }
     static const enum hearth_role roles[] = {HEARTH_ROLE_USER, HEARTH_ROLE_SYSTEM, HEARTH_ROLE_DEVELOPER,
                                              HEARTH_ROLE_TOOL};
@@ -270,13 +272,13 @@ static void messages_survive_their_items(void **state) {
         message->tool_call_id = roles[i] == HEARTH_ROLE_TOOL ? copy("c7") : NULL;
         assert_true(hearth_message_seal(message));
         assert_true(read(&job, hearth_api_items_of_message(message), true));
-        assert_true(hearth_message_equal(job.resolved.history.messages[0], message));
-        assert_string_equal(job.resolved.history.messages[0]->name, "ada");
+        assert_true(hearth_message_equal(history.messages[0], message));
+        assert_string_equal(history.messages[0]->name, "ada");
         if (roles[i] == HEARTH_ROLE_TOOL) {
-            assert_string_equal(job.resolved.history.messages[0]->tool_call_id, "c7");
+            assert_string_equal(history.messages[0]->tool_call_id, "c7");
         }
         hearth_message_unref(message);
-        clear(&job);
+        clear();
     }
 }
 
@@ -318,9 +320,9 @@ static void sealed_items_are_read(void **state) {
                                summary, "type", "reasoning", "summary", "encrypted_content", thought, "role",
                                "assistant", "content", "so"),
                      false));
-    print(&job, text, sizeof text);
+    print(text, sizeof text);
     assert_string_equal(text, "user:" HEARTH_SUMMARY_HEAD "all of it|assistant:[deep\n]so|");
-    clear(&job);
+    clear();
     free(thought);
     free(summary);
 }

@@ -574,7 +574,7 @@ static bool check_end(struct block_reader *reader, size_t before) {
 
 bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body) {
     const json_t *messages = hearth_api_json_get(body, "messages");
-    const struct hearth_history *past = &reading->job->resolved.history;
+    const struct hearth_history *past = &reading->job->resolved->history;
     struct hearth_history *history = &reading->out->history;
     struct block_reader state = {.reading = reading, .job = reading->job, .history = history}, *reader = &state;
     const size_t count = json_array_size(messages);

@@ -70,7 +70,7 @@ static bool all_space(const char *text, size_t len) {
 /* The members of a message except content, stop and usage. */
 static json_t *message_json(const struct hearth_job *job) {
     const struct hearth_anthropic_state *state = job->dialect_state;
-    const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
+    const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
     json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[]}", "id", job->id, "type", "message", "role", "assistant",
                                 "model", model, "content");
     if (message != NULL && state->diagnoses &&
@@ -173,7 +173,7 @@ static bool begin(struct hearth_job *job, struct hearth_buf *out) {
     }
     if (json_object_set_new(message, "stop_reason", json_null()) < 0 ||
         json_object_set_new(message, "stop_sequence", json_null()) < 0 ||
-        json_object_set_new(message, "usage", hearth_anthropic_usage(job, job->rendered.first_tokens, true)) < 0) {
+        json_object_set_new(message, "usage", hearth_anthropic_usage(job, job->rendered->first_tokens, true)) < 0) {
         json_decref(message);
         return false;
     }

@@ -238,7 +238,7 @@ static bool lookup(const struct hearth_job *job, const json_t *body, struct hear
 
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                   struct hearth_api_error *error) {
-    const struct hearth_api_stored *stored = job->resolved.stored;
+    const struct hearth_api_stored *stored = job->resolved->stored;
     struct hearth_anthropic_reading reading = {.job = job,
                                                .out = out,
                                                .error = error,
@@ -262,7 +262,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
 /* A last message of the assistant's is to be continued. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_api_chat_begin(job, out, error) || !hearth_api_stored_attach_session(job, out, error) ||
-        (job->parsed.threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
+        (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
         return false;
     }
     const struct hearth_message *last = out->history.messages[out->history.count - 1];
@@ -298,7 +298,7 @@ bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *bod
 
 static json_t *count(const struct hearth_job *job, struct hearth_api_error *error) {
     (void)error;
-    return json_pack("{s:I}", "input_tokens", (json_int_t)job->rendered.prompts[0].tokens.n);
+    return json_pack("{s:I}", "input_tokens", (json_int_t)job->rendered->prompts[0].tokens.n);
 }
 
 /* Answers with the prompt's exact length, whether it fits the context or not. */

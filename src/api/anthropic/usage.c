@@ -13,7 +13,7 @@
 
 /* Computed tokens up to a breakpoint with at least that time to live. */
 static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t ttl_us) {
-    const struct hearth_api_rendered *rendered = &job->rendered;
+    const struct hearth_api_rendered *rendered = job->rendered;
     json_int_t tokens = 0;
     for (size_t i = 0; i < rendered->pin_count; i++) {
         const json_int_t behind = (json_int_t)rendered->pins[i].position - (json_int_t)cached;
@@ -46,7 +46,7 @@ json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_toke
 }
 
 json_t *hearth_anthropic_diagnostics(const struct hearth_job *job, const char *previous_id) {
-    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->rendered.conversation);
+    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->rendered->conversation);
     const struct hearth_receipt *receipt = &job->choices[0].receipt;
     struct hearth_digest id;
     int index = 0;

@@ -24,7 +24,7 @@ static const char question[] =
 
 /* The last messages of the user, oldest first, that fit in a share of the context. */
 static json_t *last_messages(const struct hearth_job *job) {
-    const struct hearth_history *history = &job->resolved.history;
+    const struct hearth_history *history = &job->resolved->history;
     const size_t room = job->api->engine->caps.ctx_tokens / MESSAGES_SHARE * TOKEN_BYTES;
     const size_t end = history->count - 1; /* the question */
     json_t *items = json_array();

@@ -58,9 +58,10 @@ static bool respond(struct hearth_job *job, const char *name) {
     return hearth_job_respond(job, value);
 }
 
-/* The request's items, checked against what stands before them, in the form in which they are stored. NULL: job->error
- * is filled. */
-static json_t *read_items(struct hearth_job *job, const json_t *body) {
+/* The request's items, checked against what stands before them (`past`), in the form in which they are stored. NULL:
+ * job->error is filled. */
+static json_t *read_items(struct hearth_job *job, const json_t *body, const struct hearth_history *past) {
+    struct hearth_history read = {0};
     const json_t *given = hearth_api_json_get(body, "items");
     if (given != NULL && !json_is_array(given)) {
         hearth_api_fail(&job->error, 400, "invalid_type", "items", "items must be an array");
@@ -72,11 +73,12 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
         return NULL;
     }
     json_t *items = hearth_inputs_get(job, given, "items", &job->error), *unanswered = json_array(), *clean = NULL;
-    if (items != NULL && hearth_api_items_read(job, items, "items", unanswered, &job->parsed.history, &job->error) &&
-        hearth_api_items_check(unanswered, &job->resolved.history, "items", &job->error) &&
+    if (items != NULL && hearth_api_items_read(job, items, "items", unanswered, &read, &job->error) &&
+        hearth_api_items_check(unanswered, past, "items", &job->error) &&
         (clean = hearth_inputs_clean(items)) == NULL) {
         hearth_api_fail_nomem(&job->error);
     }
+    hearth_history_finish(&read);
     json_decref(unanswered);
     json_decref(items);
     return clean;
@@ -108,7 +110,8 @@ bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *b
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
     hearth_api_id_print(name, sizeof name, "conv_", hearth_turn_new_id(), -1);
-    json_t *items = hearth_key_limits_store(job, true, &job->error) ? read_items(job, body) : NULL;
+    const struct hearth_history none = {0};
+    json_t *items = hearth_key_limits_store(job, true, &job->error) ? read_items(job, body, &none) : NULL;
     bool ok = items != NULL && hearth_metadata_read(body, &session.metadata, &job->error);
     if (ok) {
         const int err = hearth_session_put(job->api->store, &session, false, &msg);
@@ -205,6 +208,7 @@ bool hearth_conversations_list_prepare(struct hearth_job *job, const json_t *bod
 
 bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_conversation_lock *lock = NULL;
+    struct hearth_api_resolved past = {0};
     struct hearth_session session = {0};
     struct hearth_turn turn = {0};
     json_t *list = json_array();
@@ -217,16 +221,19 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
         return false;
     }
     bool ok = hearth_conversation_lock(job, session.name, &lock, &job->error) &&
-              hearth_api_stored_from_session(job, session.name, true, "conversation_id", &job->resolved, &job->error);
-    json_t *items = ok ? read_items(job, body) : NULL;
-    if (ok && job->resolved.stored->line.count > 0) { /* by now it may be another one */
-        session.head = job->resolved.stored->line.turns[job->resolved.stored->line.count - 1].id;
+              hearth_api_stored_from_session(job, session.name, true, "conversation_id", &past, &job->error);
+    json_t *items = ok ? read_items(job, body, &past.history) : NULL;
+    if (ok && past.stored->line.count > 0) { /* by now it may be another one */
+        session.head = past.stored->line.turns[past.stored->line.count - 1].id;
     }
+    job->about = strdup(session.name);
+    hearth_api_stored_destroy(&past.stored);
+    hearth_history_finish(&past.history);
     ok =
         ok && items != NULL &&
         (json_array_size(items) == 0 || put_items(job, &session, lock, json_incref(items), &turn)) &&
         (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) || hearth_api_fail_nomem(&job->error));
-    hearth_conversation_unlock(&lock);
+    hearth_conversation_lock_destroy(lock);
     json_decref(items);
     hearth_turn_finish(&turn);
     hearth_session_finish(&session);
@@ -348,7 +355,7 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     for (size_t i = at + 1; ok && i < line.count; i++) {
         ok = rewrite(job, line.turns[i].id, NULL);
     }
-    hearth_conversation_unlock(&lock);
+    hearth_conversation_lock_destroy(lock);
     if (ok) {
         hearth_access_log_deleted(job, "item_of", name, 1);
     }

@@ -13,8 +13,7 @@
 /* ---- the dialect ---- */
 
 static json_t *whole(struct hearth_job *job) {
-    struct hearth_response *response = job->dialect_state;
-    hearth_conversation_unlock(&response->lock);
+    hearth_conversation_unlock(job->resolved->lock);
     return hearth_response_json(job, hearth_response_status(job), true);
 }
 
@@ -37,7 +36,7 @@ static const struct hearth_dialect dialect = {
 
 /* Stores the response as it is now, and answers with it unless it is streamed. */
 static bool begin_background(struct hearth_job *job) {
-    if (!job->resolved.stored->writes) { /* it would be polled for ever */
+    if (!job->resolved->stored->writes) { /* it would be polled for ever */
         return hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
                                "max_output_tokens must not be 0 in the background");
     }
@@ -46,7 +45,7 @@ static bool begin_background(struct hearth_job *job) {
     if (record == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (!job->parsed.generation.stream &&
+    if (!job->parsed->generation.stream &&
         !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
         json_decref(record);
         return false;
@@ -62,8 +61,7 @@ bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {
     if (!hearth_responses_read(job, body, &dialect, true)) {
         return false;
     }
-    const struct hearth_response *response = job->dialect_state;
-    return !response->background || begin_background(job);
+    return !hearth_response_asked(job)->background || begin_background(job);
 }
 
 /* ---- stored responses ---- */
@@ -158,10 +156,7 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
             hearth_digest_equal(job->owner, caller.salt)) {
             job->cancelled = true;
             hearth_api_reply_cancel(job);
-            if (job->dialect == &dialect) { /* its conversation may go on at once */
-                struct hearth_response *response = job->dialect_state;
-                hearth_conversation_unlock(&response->lock);
-            }
+            hearth_conversation_unlock(job->resolved->lock); /* its conversation may go on at once */
         }
     }
 }
@@ -219,7 +214,7 @@ bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body) 
 bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body) {
     size_t tokens = 0;
     if (hearth_responses_read(job, body, &dialect, false)) {
-        tokens = job->rendered.prompts[0].tokens.n;
+        tokens = job->rendered->prompts[0].tokens.n;
     } else if (job->error.prompt_tokens > 0) { /* too long, but counted */
         tokens = job->error.prompt_tokens;
     } else {

@@ -102,7 +102,7 @@ static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
         ok = ok && send_part(job, out, "response.content_part.added", "content_index", "part",
                              text_part(type, &nothing, NULL));
     }
-    if (item->kind == REASONING && response->summarises) {
+    if (item->kind == REASONING && hearth_response_asked(job)->summarises) {
         ok = ok && send_part(job, out, "response.reasoning_summary_part.added", "summary_index", "part",
                              text_part("summary_text", &nothing, NULL));
     }
@@ -131,10 +131,11 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
         if (item->call_id == NULL || item->name == NULL) {
             return false;
         }
-        item->custom = json_is_true(json_object_get(json_object_get(response->names, item->name), "custom"));
+        item->custom =
+            json_is_true(json_object_get(json_object_get(hearth_response_asked(job)->names, item->name), "custom"));
     }
     hearth_api_id_print(item->id, sizeof item->id, prefix_of(item), job->id_bits,
-                        (int)(response->first_index + item->index));
+                        (int)(hearth_response_asked(job)->first_index + item->index));
     return send_added(job, out);
 }
 
@@ -155,7 +156,7 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
         ok = send_part(job, out, "response.reasoning_text.done", "content_index", "text", json_incref(text)) &&
              send_part(job, out, "response.content_part.done", "content_index", "part",
                        text_part("reasoning_text", &item->text, NULL));
-        if (ok && response->summarises) {
+        if (ok && hearth_response_asked(job)->summarises) {
             ok = send_part(job, out, "response.reasoning_summary_text.done", "summary_index", "text",
                            json_incref(text)) &&
                  send_part(job, out, "response.reasoning_summary_part.done", "summary_index", "part",
@@ -204,8 +205,9 @@ static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out)
     json_t *stored = stored_item(item);
     json_t *extra = hearth_response_extra(job, item->kind == REASONING ? (const char *)item->text.data : NULL,
                                           item->text.len, item->logprobs, cut);
-    json_t *done = stored != NULL ? hearth_response_item(stored, response->names, response->summarises, extra,
-                                                         job->id_bits, response->first_index + item->index)
+    json_t *done = stored != NULL ? hearth_response_item(stored, hearth_response_asked(job)->names,
+                                                         hearth_response_asked(job)->summarises, extra, job->id_bits,
+                                                         hearth_response_asked(job)->first_index + item->index)
                                   : NULL;
     json_decref(stored);
     const bool ok = json_array_append_new(response->extras, extra) == 0 && done != NULL && send_texts(job, done, out) &&
@@ -268,7 +270,7 @@ static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta
     json_t *piece = hearth_json_text(delta->reasoning, delta->reasoning_len);
     const bool ok =
         send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
-        (!response->summarises ||
+        (!hearth_response_asked(job)->summarises ||
          send_part(job, out, "response.reasoning_summary_text.delta", "summary_index", "delta", json_incref(piece)));
     json_decref(piece);
     return ok;
@@ -310,9 +312,9 @@ static bool send_response(struct hearth_job *job, struct hearth_buf *out, const 
 }
 
 bool hearth_response_events_begin(struct hearth_job *job, struct hearth_buf *out) {
-    const struct hearth_response *response = job->dialect_state;
     return send_response(job, out, "response.created",
-                         response->background ? HEARTH_TURN_QUEUED : HEARTH_TURN_IN_PROGRESS, false) &&
+                         hearth_response_asked(job)->background ? HEARTH_TURN_QUEUED : HEARTH_TURN_IN_PROGRESS,
+                         false) &&
            send_response(job, out, "response.in_progress", HEARTH_TURN_IN_PROGRESS, false);
 }
 
@@ -326,9 +328,8 @@ bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf 
 }
 
 bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *out) {
-    struct hearth_response *response = job->dialect_state;
     const enum hearth_turn_status status = hearth_response_status(job);
-    hearth_conversation_unlock(&response->lock);
+    hearth_conversation_unlock(job->resolved->lock);
     return send_response(job, out,
                          status == HEARTH_TURN_COMPLETED   ? "response.completed"
                          : status == HEARTH_TURN_CANCELLED ? "response.cancelled"
@@ -337,19 +338,17 @@ bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *ou
 }
 
 bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
-    struct hearth_response *response = job->dialect_state;
     (void)error; /* the job's */
-    hearth_conversation_unlock(&response->lock);
+    hearth_conversation_unlock(job->resolved->lock);
     return send_response(job, out, job->cancelled ? "response.cancelled" : "response.failed",
                          job->cancelled ? HEARTH_TURN_CANCELLED : HEARTH_TURN_FAILED, true);
 }
 
 bool hearth_response_events_overflow(struct hearth_job *job, struct hearth_buf *out) {
-    struct hearth_response *response = job->dialect_state;
     if (!hearth_overflow_compacts(job)) {
         return hearth_response_events_fail(job, &job->error, out);
     }
-    hearth_conversation_unlock(&response->lock);
+    hearth_conversation_unlock(job->resolved->lock);
     return send(job, out, "response.completed", json_pack("{s:o}", "response", hearth_overflow_json(job)));
 }
 

@@ -17,14 +17,14 @@
 /* The context that Codex assumes of a model that it does not know. */
 #define ASSUMED_TOKENS 272000
 
-void hearth_overflow_read(struct hearth_response *response, const json_t *body) {
+void hearth_overflow_read(struct hearth_response_asked *asked, const json_t *body) {
     const json_t *client = hearth_api_json_get(body, "client_metadata");
     const char *window = json_string_value(json_object_get(client, "x-codex-window-id"));
     json_t *turn = json_loads(json_string_value(json_object_get(client, "x-codex-turn-metadata")), 0, NULL);
     const char *kind = json_string_value(json_object_get(turn, "request_kind"));
     if (window != NULL && kind != NULL && strcmp(kind, "turn") == 0) {
-        response->window = hearth_digest_bytes(window, strlen(window));
-        response->compacts = true;
+        asked->window = hearth_digest_bytes(window, strlen(window));
+        asked->compacts = true;
     }
     json_decref(turn);
 }
@@ -43,13 +43,12 @@ static bool tell(struct hearth_api *api, struct hearth_digest window) {
 }
 
 bool hearth_overflow_compacts(struct hearth_job *job) {
-    const struct hearth_response *response = job->dialect_state;
     bool replies = false;
-    for (size_t i = 0; i < job->resolved.history.count; i++) {
-        const enum hearth_role role = job->resolved.history.messages[i]->role;
+    for (size_t i = 0; i < job->resolved->history.count; i++) {
+        const enum hearth_role role = job->resolved->history.messages[i]->role;
         replies = replies || role == HEARTH_ROLE_ASSISTANT || role == HEARTH_ROLE_TOOL;
     }
-    return response->compacts && replies && tell(job->api, response->window);
+    return hearth_response_asked(job)->compacts && replies && tell(job->api, hearth_response_asked(job)->window);
 }
 
 json_t *hearth_overflow_json(struct hearth_job *job) {

@@ -268,8 +268,8 @@ static bool is_parent(const json_t *id, struct hearth_digest parent) {
 /* Puts true in the place of what the turn has anyway. */
 static bool refer(struct hearth_job *job, json_t *record) {
     const json_t *text = json_object_get(record, "instructions");
-    const struct hearth_message *first = job->resolved.history.count > 0 ? job->resolved.history.messages[0] : NULL;
-    const struct hearth_line *line = &job->resolved.stored->line;
+    const struct hearth_message *first = job->resolved->history.count > 0 ? job->resolved->history.messages[0] : NULL;
+    const struct hearth_line *line = &job->resolved->stored->line;
     bool ok = true;
     if (json_is_string(text) && first != NULL && first->role == HEARTH_ROLE_SYSTEM &&
         strcmp(first->content, json_string_value(text)) == 0) {
@@ -280,7 +280,7 @@ static bool refer(struct hearth_job *job, json_t *record) {
         ok = ok && json_object_set_new(record, "previous_response_id", json_true()) == 0;
     }
     return ok && json_object_set_new(record, "tools",
-                                     packed_tools(json_object_get(record, "tools"), job->resolved.request.tools)) == 0;
+                                     packed_tools(json_object_get(record, "tools"), job->resolved->request.tools)) == 0;
 }
 
 static bool has_extras(const json_t *extras) {
@@ -296,7 +296,7 @@ static bool has_extras(const json_t *extras) {
 
 json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status) {
     struct hearth_response *response = job->dialect_state;
-    json_t *record = json_copy(response->echo);
+    json_t *record = json_copy(hearth_response_asked(job)->echo);
     bool ok = record != NULL && refer(job, record) && leave_out_usual(record);
     if (ok && !job->failed && (status == HEARTH_TURN_COMPLETED || status == HEARTH_TURN_INCOMPLETE)) {
         ok = hearth_response_fill_output(job) && hearth_response_add_cost(job, record);
@@ -310,7 +310,8 @@ json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status s
         ok = json_object_set_new(record, "completed_at", json_integer(response->completed_unix)) == 0;
     }
     ok = ok && (!has_extras(response->extras) || json_object_set(record, "extras", response->extras) == 0) &&
-         (json_object_size(response->names) == 0 || json_object_set(record, "names", response->names) == 0);
+         (json_object_size(hearth_response_asked(job)->names) == 0 ||
+          json_object_set(record, "names", hearth_response_asked(job)->names) == 0);
     if (!ok) {
         json_decref(record);
         return NULL;

@@ -4,7 +4,7 @@
  * chat's form and read by the chat's readers; what they find wrong is then told under the name that the client used.
  * What is left is what only responses have: items, the conversation that the request goes on from, what is stored.
  *
- * Invariant: job->resolved.history is [instructions][what is stored][the request's own items]. Instructions are not
+ * Invariant: job->resolved->history is [instructions][what is stored][the request's own items]. Instructions are not
  * carried over from one response to the next. Source: https://platform.openai.com/docs/api-reference/responses/create
  */
 #include "api/responses/responses.h"
@@ -115,8 +115,9 @@ static void rename_error(struct hearth_api_error *error, const struct hearth_off
 }
 
 /* Sampling, tools, format and reasoning. */
-static bool read_chat(const struct hearth_api *api, const json_t *body, struct hearth_response *response,
-                      struct hearth_api_parsed *out, struct hearth_api_error *error) {
+static bool read_chat(const struct hearth_api *api, const json_t *body, const json_t *items,
+                      struct hearth_response_asked *asked, struct hearth_api_parsed *out,
+                      struct hearth_api_error *error) {
     struct hearth_offers *offers = calloc(1, sizeof *offers);
     json_t *chat = NULL;
     bool ok = offers != NULL && (offers->tools = json_array()) != NULL;
@@ -124,7 +125,7 @@ static bool read_chat(const struct hearth_api *api, const json_t *body, struct h
         hearth_api_fail_nomem(error);
     } else {
         chat = chat_body(body, error);
-        ok = chat != NULL && hearth_offers_read(error, body, response->items, offers, response->names, chat);
+        ok = chat != NULL && hearth_offers_read(error, body, items, offers, asked->names, chat);
     }
     if (ok) {
         ok = hearth_generation_read(api, chat, false, &out->generation, error) &&
@@ -152,7 +153,7 @@ static bool read_bool(const json_t *body, const char *name, bool *out, struct he
     return ok;
 }
 
-static bool read_include(const json_t *body, struct hearth_response *response, struct hearth_generation *generation,
+static bool read_include(const json_t *body, struct hearth_response_asked *asked, struct hearth_generation *generation,
                          struct hearth_api_error *error) {
     const json_t *include = hearth_api_json_get(body, "include"), *top = hearth_api_json_get(body, "top_logprobs");
     int64_t count = 0;
@@ -164,21 +165,21 @@ static bool read_include(const json_t *body, struct hearth_response *response, s
         if (word == NULL) {
             return fail_type(error, "include", "an array of strings");
         }
-        response->encrypts |= strcmp(word, "reasoning.encrypted_content") == 0;
-        response->logprobs |= strcmp(word, "message.output_text.logprobs") == 0;
+        asked->encrypts |= strcmp(word, "reasoning.encrypted_content") == 0;
+        asked->logprobs |= strcmp(word, "message.output_text.logprobs") == 0;
     }
     if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
         return hearth_api_fail(error, 400, "invalid_value", "top_logprobs",
                                "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
     }
-    if (response->logprobs || count > 0) {
-        response->logprobs = true;
+    if (asked->logprobs || count > 0) {
+        asked->logprobs = true;
         generation->sampling.logprobs = (int32_t)count;
     }
     return true;
 }
 
-static bool read_reasoning(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
+static bool read_reasoning(const json_t *body, struct hearth_response_asked *asked, struct hearth_api_error *error) {
     const json_t *reasoning = hearth_api_json_get(body, "reasoning");
     const json_t *summary = hearth_api_json_get(reasoning, "summary");
     if (summary == NULL) {
@@ -187,7 +188,7 @@ static bool read_reasoning(const json_t *body, struct hearth_response *response,
     if (summary != NULL && !json_is_string(summary)) {
         return fail_type(error, "reasoning.summary", "auto, concise or detailed");
     }
-    response->summarises = summary != NULL && strcmp(json_string_value(summary), "none") != 0;
+    asked->summarises = summary != NULL && strcmp(json_string_value(summary), "none") != 0;
     return true;
 }
 
@@ -227,7 +228,7 @@ static bool read_caching(const json_t *body, struct hearth_generation *generatio
     return true;
 }
 
-static bool read_options(const struct hearth_job *job, const json_t *body, struct hearth_response *response,
+static bool read_options(const struct hearth_job *job, const json_t *body, struct hearth_response_asked *asked,
                          struct hearth_generation *generation, struct hearth_api_error *error) {
     const json_t *truncation = hearth_api_json_get(body, "truncation");
     const char *word = json_string_value(truncation);
@@ -239,27 +240,26 @@ static bool read_options(const struct hearth_job *job, const json_t *body, struc
         return hearth_api_fail(error, 400, "unsupported_parameter", "prompt",
                                "prompt: prompt templates are kept by OpenAI only; use instructions and input");
     }
-    response->truncates = word != NULL && strcmp(word, "auto") == 0;
+    asked->truncates = word != NULL && strcmp(word, "auto") == 0;
     /* Requests of a key that may store nothing are not stored, without asking for it. */
-    response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
-    if (!read_bool(body, "store", &response->stores, error) ||
-        !read_bool(body, "background", &response->background, error) || !hearth_metadata_check(body, error) ||
-        !read_include(body, response, generation, error) || !read_reasoning(body, response, error) ||
-        !read_caching(body, generation, error)) {
+    asked->stores = asked->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
+    if (!read_bool(body, "store", &asked->stores, error) || !read_bool(body, "background", &asked->background, error) ||
+        !hearth_metadata_check(body, error) || !read_include(body, asked, generation, error) ||
+        !read_reasoning(body, asked, error) || !read_caching(body, generation, error)) {
         return false;
     }
-    if (response->locks && (response->stores || response->background) &&
+    if (asked->locks && (asked->stores || asked->background) &&
         !hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error)) {
         return false;
     }
-    if (response->background && !response->stores) {
+    if (asked->background && !asked->stores) {
         return hearth_api_fail(error, 400, "invalid_value", "background",
                                "background needs store: a response that is not stored cannot be polled");
     }
     return true;
 }
 
-static bool read_instructions(const struct hearth_api *api, const json_t *body, struct hearth_response *response,
+static bool read_instructions(const struct hearth_api *api, const json_t *body, struct hearth_response_asked *asked,
                               struct hearth_api_error *error) {
     const json_t *instructions;
     if (!hearth_field_get(body, "instructions", HEARTH_FIELD_TEXT, &instructions, error)) {
@@ -269,7 +269,7 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
         return true;
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
-    response->instructions = message;
+    asked->instructions = message;
     if (message != NULL) {
         message->content = strndup(json_string_value(instructions), json_string_length(instructions));
         message->content_len = message->content != NULL ? strlen(message->content) : 0;
@@ -282,7 +282,7 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
 }
 
 /* Reads what the request continues: a response, or a conversation. */
-static bool read_past(const json_t *body, struct hearth_response *response, struct hearth_api_error *error) {
+static bool read_past(const json_t *body, struct hearth_response_asked *asked, struct hearth_api_error *error) {
     const json_t *previous;
     const json_t *conversation = hearth_api_json_get(body, "conversation");
     const json_t *name = json_is_object(conversation) ? hearth_api_json_get(conversation, "id") : conversation;
@@ -296,11 +296,11 @@ static bool read_past(const json_t *body, struct hearth_response *response, stru
         return hearth_api_fail(error, 400, "mutually_exclusive_parameters", "previous_response_id",
                                "previous_response_id and conversation exclude each other");
     }
-    response->previous = previous != NULL ? strdup(json_string_value(previous)) : NULL;
-    response->conversation = conversation != NULL ? strdup(json_string_value(name)) : NULL;
-    response->stores = response->stores || conversation != NULL; /* what is said in one belongs to it */
-    return ((response->previous != NULL) == (previous != NULL) &&
-            (response->conversation != NULL) == (conversation != NULL)) ||
+    asked->previous = previous != NULL ? strdup(json_string_value(previous)) : NULL;
+    asked->conversation = conversation != NULL ? strdup(json_string_value(name)) : NULL;
+    asked->stores = asked->stores || conversation != NULL; /* what is said in one belongs to it */
+    return ((asked->previous != NULL) == (previous != NULL) &&
+            (asked->conversation != NULL) == (conversation != NULL)) ||
            hearth_api_fail_nomem(error);
 }
 
@@ -333,9 +333,9 @@ static json_t *text_json(const json_t *body) {
     return text;
 }
 
-/* Fills response->echo. False: out of memory. */
+/* Fills asked->echo. False: out of memory. */
 static bool make_echo(const struct hearth_api *api, const json_t *body, const struct hearth_generation *generation,
-                      struct hearth_response *response) {
+                      struct hearth_response_asked *asked) {
     /* Members that are printed as they came, null where they did not. */
     static const char *const same[] = {
         "instructions",         "max_output_tokens", "max_tool_calls",
@@ -347,25 +347,24 @@ static bool make_echo(const struct hearth_api *api, const json_t *body, const st
     const json_t *reasoning = hearth_api_json_get(body, "reasoning"), *tier = hearth_api_json_get(body, "service_tier");
     json_t *echo = json_pack(
         "{s:s, s:b, s:o, s:o, s:o, s:{s:O?, s:O?}, s:s, s:b, s:o, s:o, s:o, s:o, s:s}", "model",
-        generation->model != NULL ? generation->model : api->model_name, "background", (int)response->background,
+        generation->model != NULL ? generation->model : api->model_name, "background", (int)asked->background,
         "metadata", said(body, "metadata", json_object()), "parallel_tool_calls",
         said(body, "parallel_tool_calls", json_true()), "text", text_json(body), "reasoning", "effort",
         hearth_api_json_get(reasoning, "effort"), "summary", hearth_api_json_get(reasoning, "summary"), "service_tier",
         tier == NULL || strcmp(json_string_value(tier), "auto") == 0 ? "default" : json_string_value(tier), "store",
-        (int)response->stores, "temperature",
+        (int)asked->stores, "temperature",
         said(body, "temperature", hearth_api_json_real(rounded(sampling->temperature))), "tool_choice",
         said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()), "top_p",
         said(body, "top_p", hearth_api_json_real(rounded(sampling->top_p))), "truncation",
-        response->truncates ? "auto" : "disabled");
+        asked->truncates ? "auto" : "disabled");
     bool ok = echo != NULL;
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
         ok = json_object_set_new(echo, same[i], said(body, same[i], json_null())) == 0;
     }
-    if (ok && response->conversation != NULL) {
-        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(response->conversation))) ==
-             0;
+    if (ok && asked->conversation != NULL) {
+        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(asked->conversation))) == 0;
     }
-    response->echo = echo;
+    asked->echo = echo;
     return ok;
 }
 
@@ -373,31 +372,64 @@ static bool make_echo(const struct hearth_api *api, const json_t *body, const st
 
 static bool lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
                    struct hearth_api_error *error) {
-    struct hearth_response *response = job->dialect_state;
-    (void)out;
-    response->items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input", error);
-    return response->items != NULL;
+    out->items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input", error);
+    return out->items != NULL;
+}
+
+static void asked_destroy(void *own) {
+    struct hearth_response_asked *asked = own;
+    json_decref(asked->unanswered);
+    json_decref(asked->echo);
+    json_decref(asked->names);
+    hearth_message_unref(asked->instructions);
+    free(asked->previous);
+    free(asked->conversation);
+    free(asked);
+}
+
+/* `store`: what a request that does not say means. */
+static bool read_all(const struct hearth_job *job, const json_t *body, bool store, struct hearth_api_parsed *out,
+                     struct hearth_api_error *error) {
+    struct hearth_response_asked *asked = calloc(1, sizeof *asked);
+    if (asked == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    out->own = asked;
+    out->own_destroy = asked_destroy;
+    out->items = json_incref(job->resolved->items);
+    asked->stores = asked->locks = store;
+    asked->unanswered = json_array();
+    asked->names = json_object();
+    hearth_overflow_read(asked, body);
+    if (asked->unanswered == NULL || asked->names == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    if (!read_chat(job->api, body, out->items, asked, out, error) ||
+        !read_options(job, body, asked, &out->generation, error) || !read_instructions(job->api, body, asked, error) ||
+        !read_past(body, asked, error) ||
+        !hearth_api_items_read(job, out->items, "input", asked->unanswered, &out->history, error)) {
+        return false;
+    }
+    asked->first_index = json_array_size(out->items);
+    out->generation.room_tokens = hearth_api_prompt_room(job->api, out->generation.max_tokens);
+    return make_echo(job->api, body, &out->generation, asked) || hearth_api_fail_nomem(error);
 }
 
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                   struct hearth_api_error *error) {
-    struct hearth_response *response = job->dialect_state;
-    if (!read_chat(job->api, body, response, out, error) ||
-        !read_options(job, body, response, &out->generation, error) ||
-        !read_instructions(job->api, body, response, error) || !read_past(body, response, error) ||
-        !hearth_api_items_read(job, response->items, "input", response->unanswered, &out->history, error)) {
-        return false;
-    }
-    response->first_index = json_array_size(response->items);
-    out->generation.room_tokens = hearth_api_prompt_room(job->api, out->generation.max_tokens);
-    return make_echo(job->api, body, &out->generation, response) || hearth_api_fail_nomem(error);
+    return read_all(job, body, true, out, error);
+}
+
+static bool parse_passing(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                          struct hearth_api_error *error) {
+    return read_all(job, body, false, out, error);
 }
 
 /* Puts the messages of what the request goes on from into the history. */
 static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolved *out,
                          struct hearth_api_error *error) {
-    struct hearth_response *response = job->dialect_state;
-    const char *previous = response->previous, *conversation = response->conversation;
+    const struct hearth_response_asked *asked = hearth_response_asked(job);
+    const char *previous = asked->previous, *conversation = asked->conversation;
     if (previous != NULL && !hearth_api_stored_from_turn(job, previous, "previous_response_id", out, error)) {
         return error->status != 404 ? false
                                     : hearth_api_fail(error, 400, "previous_response_not_found", "previous_response_id",
@@ -406,11 +438,11 @@ static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolve
     if (conversation == NULL) {
         return true;
     }
-    if (response->locks && !hearth_conversation_lock(job, conversation, &response->lock, error)) {
+    if (asked->locks && out->lock == NULL && !hearth_conversation_lock(job, conversation, &out->lock, error)) {
         return false;
     }
     if (hearth_api_stored_from_session(job, conversation, true, "conversation", out, error)) {
-        out->stored->turn.lock = hearth_conversation_lock_shared(response->lock);
+        out->stored->lock = hearth_conversation_lock_shared(out->lock);
         return true;
     }
     return (error->status == 404 && hearth_api_fail(error, 404, "conversation_not_found", "conversation",
@@ -418,16 +450,16 @@ static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolve
 }
 
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    const struct hearth_response *response = job->dialect_state;
-    const struct hearth_history *own = &job->parsed.history;
+    const struct hearth_response_asked *asked = hearth_response_asked(job);
+    const struct hearth_history *own = &job->parsed->history;
     struct hearth_history *history = &out->history;
-    if (response->instructions != NULL && !hearth_history_add(history, hearth_message_ref(response->instructions))) {
+    if (asked->instructions != NULL && !hearth_history_add(history, hearth_message_ref(asked->instructions))) {
         return hearth_api_fail_nomem(error);
     }
     if (!resolve_past(job, out, error)) {
         return false;
     }
-    if (out->stored != NULL || response->stores) {
+    if (out->stored != NULL || asked->stores) {
         struct hearth_api_stored *stored = hearth_api_stored_make(out, error);
         if (stored == NULL) {
             return false;
@@ -435,7 +467,7 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
         stored->first_new = history->count;
         stored->system_apart = true;
     }
-    if (!hearth_api_items_check(response->unanswered, history, "input", error)) {
+    if (!hearth_api_items_check(asked->unanswered, history, "input", error)) {
         return false;
     }
     if (own->count == 0 && (own->ends_empty || history->count == 0)) {
@@ -447,55 +479,43 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
         return hearth_api_fail_nomem(error);
     }
     history->ends_empty = own->ends_empty;
-    if (response->stores &&
-        !hearth_api_stored_plan_write(job, hearth_inputs_clean(response->items), true, out, error)) {
+    if (asked->stores &&
+        !hearth_api_stored_plan_write(job, hearth_inputs_clean(job->parsed->items), true, out, error)) {
         return false;
     }
     return hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
-           hearth_history_resolve(job, out, error);
+           hearth_history_resolve(job, out, error) && hearth_truncate_resolve(job, out, error);
 }
 
 void hearth_response_destroy(void *state) {
     struct hearth_response *response = state;
-    json_decref(response->unanswered);
-    json_decref(response->echo);
-    json_decref(response->names);
     json_decref(response->output);
     json_decref(response->extras);
-    hearth_message_unref(response->instructions);
-    free(response->previous);
-    free(response->conversation);
     hearth_response_item_destroy(response->open);
-    hearth_conversation_unlock(&response->lock);
     free(response);
 }
 
 bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
                            bool store) {
     static const struct hearth_offers none;
-    const struct hearth_api_phases phases = {
-        .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = dialect};
+    const struct hearth_api_phases phases = {.lookup = lookup,
+                                             .parse = store ? parse : parse_passing,
+                                             .resolve = resolve,
+                                             .render = hearth_api_chat_render,
+                                             .shorten = hearth_truncate_shorten,
+                                             .dialect = dialect};
     struct hearth_response *response = calloc(1, sizeof *response);
     if (response == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
     job->dialect = dialect;
     job->dialect_state = response;
-    response->stores = store;
-    response->locks = store;
-    hearth_overflow_read(response, body);
-    response->unanswered = json_array();
-    response->names = json_object();
     response->output = json_array();
     response->extras = json_array();
-    if (response->unanswered == NULL || response->names == NULL || response->output == NULL ||
-        response->extras == NULL) {
+    if (response->output == NULL || response->extras == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const bool made = hearth_api_phases_run(job, &phases, body) ||
-                      (response->truncates && job->error.ctx_tokens > 0 && hearth_truncate_prompt(job));
-    json_decref(response->items);
-    response->items = NULL;
+    const bool made = hearth_api_phases_run(job, &phases, body);
     if (!made) {
         rename_error(&job->error, &none);
     }

@@ -84,9 +84,8 @@ static json_t *text_logprobs(struct hearth_choice *choice) {
 
 json_t *hearth_response_extra(const struct hearth_job *job, const char *reasoning, size_t len, json_t *logprobs,
                               bool cut) {
-    const struct hearth_response *response = job->dialect_state;
     json_t *extra = json_object();
-    if (reasoning != NULL && response->encrypts) {
+    if (reasoning != NULL && hearth_response_asked(job)->encrypts) {
         char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_REASONING, reasoning, len);
         json_object_set_new(extra, "encrypted_content", sealed != NULL ? json_string(sealed) : NULL);
         free(sealed);
@@ -106,11 +105,11 @@ json_t *hearth_response_extra(const struct hearth_job *job, const char *reasonin
 
 /* The same of an item of a reply that is not streamed. */
 static json_t *extra_of(struct hearth_job *job, const json_t *item, bool last) {
-    const struct hearth_response *response = job->dialect_state;
     struct hearth_choice *choice = &job->choices[0];
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *reasoning = strcmp(type, "reasoning") == 0 ? choice->message->reasoning : NULL;
-    const bool logprobs = strcmp(type, "message") == 0 && response->logprobs && choice->logprobs != NULL;
+    const bool logprobs =
+        strcmp(type, "message") == 0 && hearth_response_asked(job)->logprobs && choice->logprobs != NULL;
     json_t *entries = logprobs ? text_logprobs(choice) : NULL;
     json_t *extra =
         hearth_response_extra(job, reasoning, reasoning != NULL ? strlen(reasoning) : 0, entries, last && choice->cut);
@@ -125,7 +124,7 @@ bool hearth_response_fill_output(struct hearth_job *job) {
     if (response->completed_unix == 0) {
         response->completed_unix = hearth_clock_unix();
     }
-    if (job->parsed.generation.stream || json_array_size(response->output) > 0) {
+    if (job->parsed->generation.stream || json_array_size(response->output) > 0) {
         return true; /* printed as it came, or before */
     }
     json_t *items = hearth_api_items_of_message(job->choices[0].message);
@@ -134,8 +133,9 @@ bool hearth_response_fill_output(struct hearth_job *job) {
         json_t *extra = extra_of(job, item, i + 1 == json_array_size(items));
         ok = ok && json_array_append_new(response->extras, extra) == 0 &&
              json_array_append_new(response->output,
-                                   hearth_response_item(item, response->names, response->summarises, extra,
-                                                        job->id_bits, response->first_index + i)) == 0;
+                                   hearth_response_item(item, hearth_response_asked(job)->names,
+                                                        hearth_response_asked(job)->summarises, extra, job->id_bits,
+                                                        hearth_response_asked(job)->first_index + i)) == 0;
     }
     json_decref(items);
     return ok;
@@ -161,9 +161,8 @@ json_t *hearth_response_usage(const struct hearth_tally *tally) {
 
 static json_t *receipt_json(const struct hearth_job *job, const struct hearth_tally *tally) {
     json_t *receipt = hearth_api_receipt_json(tally);
-    if (receipt != NULL && job->resolved.stored != NULL && job->resolved.stored->dropped_messages > 0) {
-        json_object_set_new(receipt, "truncated",
-                            json_pack("{s:I}", "messages", (json_int_t)job->resolved.stored->dropped_messages));
+    if (receipt != NULL && job->resolved->stored != NULL && job->resolved->left_out > 0) {
+        json_object_set_new(receipt, "truncated", json_pack("{s:I}", "messages", (json_int_t)job->resolved->left_out));
     }
     return receipt;
 }
@@ -205,7 +204,7 @@ json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_
 
 json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last) {
     struct hearth_response *response = job->dialect_state;
-    json_t *object = json_copy(response->echo);
+    json_t *object = json_copy(hearth_response_asked(job)->echo);
     bool ok = object != NULL;
     if (ok && last && !job->failed) {
         ok = hearth_response_fill_output(job) && hearth_response_add_cost(job, object);

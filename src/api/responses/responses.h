@@ -54,25 +54,31 @@ bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, cons
 
 /* ---- request.c ---- */
 
-/* A response on its way: job->dialect_state. */
-struct hearth_response {
-    json_t *items;                       /* those of the request, references followed; NULL once the prompt is made */
+/* What a request asks for that only responses have: job->parsed->own. */
+struct hearth_response_asked {
     json_t *unanswered;                  /* as of hearth_api_items_read() */
     struct hearth_message *instructions; /* or NULL, as are: */
     char *previous, *conversation;       /* what the request goes on from */
     json_t *echo;                        /* what the response says of its request */
     json_t *names;                       /* as of hearth_offers_read() */
-    json_t *output;                      /* array of printed items; whole once the reply is */
-    json_t *extras;     /* array: of each item of the output, what is not in the store's items; null: nothing */
-    size_t first_index; /* of the output's items in their ids */
-    int64_t completed_unix;
-    uint64_t sequence;                 /* events sent */
-    struct hearth_response_item *open; /* events.c's: the item that grows */
-    struct hearth_conversation_lock *lock;
-    struct hearth_digest window; /* overflow.c's, with `compacts` */
+    size_t first_index;                  /* of the output's items in their ids */
+    struct hearth_digest window;         /* overflow.c's, with `compacts` */
     bool stores, background, encrypts, summarises, logprobs, truncates;
     bool compacts; /* its client does that when it is told so */
     bool locks;    /* its conversation, as long as it runs */
+};
+
+static inline const struct hearth_response_asked *hearth_response_asked(const struct hearth_job *job) {
+    return (const struct hearth_response_asked *)job->parsed->own;
+}
+
+/* A response on its way: job->dialect_state. */
+struct hearth_response {
+    json_t *output; /* array of printed items; whole once the reply is */
+    json_t *extras; /* array: of each item of the output, what is not in the store's items; null: nothing */
+    int64_t completed_unix;
+    uint64_t sequence;                 /* events sent */
+    struct hearth_response_item *open; /* events.c's: the item that grows */
 };
 
 /* Everything up to the prompt, which is made. job->dialect and job->dialect_state are filled, also when it fails.
@@ -83,13 +89,15 @@ void hearth_response_destroy(void *state);
 
 /* ---- truncate.c ---- */
 
-/* The prompt is too long: the conversation loses its oldest turns until it fits. False: it does not, or job->error. */
-bool hearth_truncate_prompt(struct hearth_job *job);
+/* phases.h's `shorten`: more of the oldest turns go, where the request allows that. */
+bool hearth_truncate_shorten(const struct hearth_job *job, struct hearth_api_cut *cut);
+/* The end of resolve: leaves out of the history what out->left_out says. */
+hearth_api_resolve_fn hearth_truncate_resolve;
 
 /* ---- overflow.c ---- */
 
 /* Finds out whether the client compacts when it is told so. */
-void hearth_overflow_read(struct hearth_response *response, const json_t *body);
+void hearth_overflow_read(struct hearth_response_asked *asked, const json_t *body);
 /* Loop: the prompt was too long. True: the client is to be told to compact, by the response below instead of a failure;
  * for each of its windows that is so once. */
 bool hearth_overflow_compacts(struct hearth_job *job);

@@ -137,7 +137,7 @@ static bool put_together(const struct past *past, const struct hearth_history *s
 static bool inherit_tools(const struct hearth_job *job, const json_t *config, struct hearth_api_resolved *out,
                           struct hearth_api_error *error) {
     json_t *tools = json_object_get(config, "tools");
-    if (out->tools != NULL || json_array_size(tools) == 0 || job->parsed.has_tools) {
+    if (out->tools != NULL || json_array_size(tools) == 0 || job->parsed->has_tools) {
         return true;
     }
     out->tools = json_deep_copy(tools);
@@ -189,8 +189,8 @@ static bool shorten_line(const struct hearth_job *job, struct sent_reading *read
 
 static bool attach(const struct hearth_job *job, struct hearth_digest head, struct hearth_api_resolved *out,
                    struct hearth_api_error *error) {
-    const struct hearth_history *sent = &job->parsed.history;
-    const char *param = job->parsed.session_param;
+    const struct hearth_history *sent = &job->parsed->history;
+    const char *param = job->parsed->session_param;
     struct past past = {0};
     const size_t lead = hearth_history_system_count(sent);
     bool ok = load_past(job, head, &past, param, out, error);
@@ -210,8 +210,8 @@ static bool attach(const struct hearth_job *job, struct hearth_digest head, stru
 
 bool hearth_api_stored_attach_session(const struct hearth_job *job, struct hearth_api_resolved *out,
                                       struct hearth_api_error *error) {
-    const struct hearth_history *sent = &job->parsed.history;
-    const char *name = job->parsed.session, *param = job->parsed.session_param;
+    const struct hearth_history *sent = &job->parsed->history;
+    const char *name = job->parsed->session, *param = job->parsed->session_param;
     struct hearth_digest head = {0, 0};
     if (name != NULL && (!hearth_api_stored_name_session(job, name, param, out, error) ||
                          !hearth_api_stored_find_head(job, false, param, &head, out, error))) {

@@ -53,11 +53,12 @@ static bool read_name(struct hearth_job *job, const json_t *body, char out[HEART
     if (text == NULL || strlen(text) != json_string_length(given)) {
         return hearth_api_fail(&job->error, 400, "invalid_type", "name", "name must be a string");
     }
-    if (!hearth_api_stored_name_session(job, text, "name", &job->resolved, &job->error)) {
+    if (!hearth_api_stored_check_name(job, text, "name", &job->error)) {
         return false;
     }
     snprintf(out, HEARTH_SESSION_NAME_MAX + 1, "%s", text);
-    return true;
+    job->about = strdup(text);
+    return job->about != NULL || hearth_api_fail_nomem(&job->error);
 }
 
 /* Stores a session, which must be new, and answers with it. */
@@ -234,71 +235,47 @@ bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body
 static json_t *prefetch_whole(struct hearth_job *job) {
     struct hearth_tally tally;
     hearth_tally_job(job, &tally);
-    return json_pack("{s:s, s:s, s:I, s:o}", "id", job->resolved.stored->session, "object", "session.warm", "tokens",
+    return json_pack("{s:s, s:s, s:I, s:o}", "id", job->resolved->stored->session, "object", "session.warm", "tokens",
                      (json_int_t)job->choices[0].receipt.prompt_tokens, "hearth", hearth_api_receipt_json(&tally));
 }
 
 static const struct hearth_dialect prefetch_dialect = {.id_prefix = "warm_", .whole = prefetch_whole};
 
-static const struct hearth_line *line_of(const struct hearth_job *job) {
-    return &job->resolved.stored->line;
-}
-
 /* Whether the tokens of the whole conversation are stored and of this model: then nothing is rendered. */
-static bool has_tokens(const struct hearth_job *job) {
-    const struct hearth_line *line = line_of(job);
+static bool has_tokens(const struct hearth_job *job, const struct hearth_line *line) {
     return line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint);
 }
 
-static bool prefetch_lookup(const struct hearth_job *job, const json_t *body, struct hearth_api_resolved *out,
-                            struct hearth_api_error *error) {
-    char *name = hearth_job_param(job, 0);
-    (void)body;
-    bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", out, error)
-                           : hearth_api_fail_nomem(error);
-    free(name);
-    return ok;
-}
-
-/* There is no body: tools, arguments of the template and salt are those of the last turn. */
+/* There is no body. */
 static bool prefetch_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                            struct hearth_api_error *error) {
-    const struct hearth_line *line = line_of(job);
     (void)body;
-    if (!hearth_generation_read(job->api, NULL, false, &out->generation, error)) {
-        return false;
-    }
+    const bool ok = hearth_generation_read(job->api, NULL, false, &out->generation, error);
     out->generation.max_tokens = 0;
-    if (line->count == 0) {
-        return true;
-    }
-    const struct hearth_turn *last = &line->turns[line->count - 1];
-    if (!hearth_digest_is_zero(last->model)) { /* else the salt is not known: the owner's */
-        out->generation.salt = last->salt;
-    }
-    if (has_tokens(job)) {
-        return true;
-    }
-    json_t *config = hearth_api_stored_config_json(last), *sent = json_object();
-    json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
-    bool ok = sent != NULL && (tools == NULL || json_object_set(sent, "tools", tools) == 0) &&
-              (kwargs == NULL || json_object_set(sent, "chat_template_kwargs", kwargs) == 0);
-    ok = ok ? hearth_api_tools_read(job->api, sent, &out->chat, error) &&
-                  hearth_api_reasoning_read(job->api, sent, &out->chat, error)
-            : hearth_api_fail_nomem(error);
-    out->chat.request.no_generation_prompt = true;
-    out->chat.request.thinking = out->chat.request.thinking && !json_is_false(json_object_get(config, "thinking"));
-    json_decref(sent);
-    json_decref(config);
     return ok;
 }
 
-static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+/* Tools and arguments of the template as the last turn had them. */
+static bool take_config(const struct hearth_job *job, const json_t *config, struct hearth_api_resolved *out,
+                        struct hearth_api_error *error) {
+    struct hearth_api_chat_options told = {0};
+    json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
+    json_t *sent = json_pack("{s:O*, s:O*}", "tools", tools, "chat_template_kwargs", kwargs);
+    bool ok = sent != NULL || hearth_api_fail_nomem(error);
+    ok = ok && hearth_api_tools_read(job->api, sent, &told, error) &&
+         hearth_api_reasoning_read(job->api, sent, &told, error);
+    told.request.no_generation_prompt = true;
+    told.request.thinking = told.request.thinking && !json_is_false(json_object_get(config, "thinking"));
+    ok = ok && hearth_api_chat_take(&told, out, error);
+    hearth_api_chat_options_finish(&told);
+    json_decref(sent);
+    return ok;
+}
+
+/* The conversation as its next prompt begins. */
+static bool resolve_messages(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
-    const struct hearth_line *line = line_of(job);
-    if (line->count == 0 || has_tokens(job)) {
-        return true;
-    }
+    const struct hearth_line *line = &out->stored->line;
     json_t *config = hearth_api_stored_config_json(&line->turns[line->count - 1]);
     struct hearth_history past = out->history;
     out->history = (struct hearth_history){0};
@@ -306,18 +283,35 @@ static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_res
                hearth_history_append(&out->history, &past, 0, past.count)) ||
               hearth_api_fail_nomem(error);
     hearth_history_finish(&past);
+    ok = ok && take_config(job, config, out, error);
     json_decref(config);
-    return ok && hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
-           hearth_history_resolve(job, out, error);
+    return ok && hearth_api_chat_end(job, out, error) && hearth_history_resolve(job, out, error);
+}
+
+static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error) {
+    char *name = hearth_job_param(job, 0);
+    const bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", out, error)
+                                 : hearth_api_fail_nomem(error);
+    free(name);
+    const struct hearth_line *line = ok ? &out->stored->line : NULL;
+    if (!ok || line->count == 0) {
+        return ok;
+    }
+    const struct hearth_turn *last = &line->turns[line->count - 1];
+    if (!hearth_digest_is_zero(last->model)) { /* else the salt is not known: the owner's */
+        out->salt = last->salt;
+    }
+    return has_tokens(job, line) || resolve_messages(job, out, error);
 }
 
 static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                             struct hearth_api_error *error) {
-    const struct hearth_line *line = line_of(job);
+    const struct hearth_line *line = &job->resolved->stored->line;
     if (!hearth_api_prompts_alloc(1, out, error) || line->count == 0) {
         return out->prompts != NULL;
     }
-    if (!has_tokens(job)) {
+    if (!has_tokens(job, line)) {
         return hearth_history_prompt(job, out, error);
     }
     return (hearth_tokens_append(&out->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
@@ -331,22 +325,17 @@ static bool run_phases(struct hearth_job *job, const struct hearth_api_phases *p
     if (!hearth_api_phases_run(job, phases, body)) {
         return false;
     }
-    hearth_chat_format_unref(job->resolved.format); /* nothing is said, so there is nothing to parse */
-    job->resolved.format = NULL;
-    if (line_of(job)->count > 0) {
+    if (job->resolved->stored->line.count > 0) {
         return true;
     }
     job->dialect = NULL; /* there is nothing to prefetch, nor to look at */
     return hearth_job_respond(
-        job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object", object, "tokens", 0));
+        job, json_pack("{s:s, s:s, s:i}", "id", job->resolved->stored->session, "object", object, "tokens", 0));
 }
 
 bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {.lookup = prefetch_lookup,
-                                                    .parse = prefetch_parse,
-                                                    .resolve = prefetch_resolve,
-                                                    .render = prefetch_render,
-                                                    .dialect = &prefetch_dialect};
+    static const struct hearth_api_phases phases = {
+        .parse = prefetch_parse, .resolve = prefetch_resolve, .render = prefetch_render, .dialect = &prefetch_dialect};
     return run_phases(job, &phases, "session.warm", body);
 }
 
@@ -354,12 +343,13 @@ bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *
 
 static json_t *look_whole(struct hearth_job *job) {
     const struct hearth_receipt *receipt = &job->choices[0].receipt;
-    return json_pack("{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:o, s:o}", "id", job->resolved.stored->session,
-                     "object", "session.state", "tokens", (json_int_t)receipt->prompt_tokens, "there", "live",
-                     (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
-                     (json_int_t)receipt->reused_disk_tokens, "remote", (json_int_t)receipt->reused_remote_tokens,
-                     "computed", (json_int_t)receipt->computed_tokens, "read_bytes", (json_int_t)receipt->read_bytes,
-                     "restore_ms", hearth_api_json_real(HEARTH_MS(receipt->restore_us)), "prefill_ms",
+    return json_pack("{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:o, s:o}", "id",
+                     job->resolved->stored->session, "object", "session.state", "tokens",
+                     (json_int_t)receipt->prompt_tokens, "there", "live", (json_int_t)receipt->reused_live_tokens,
+                     "ram", (json_int_t)receipt->reused_ram_tokens, "disk", (json_int_t)receipt->reused_disk_tokens,
+                     "remote", (json_int_t)receipt->reused_remote_tokens, "computed",
+                     (json_int_t)receipt->computed_tokens, "read_bytes", (json_int_t)receipt->read_bytes, "restore_ms",
+                     hearth_api_json_real(HEARTH_MS(receipt->restore_us)), "prefill_ms",
                      hearth_api_json_real(HEARTH_MS(receipt->prefill_us)));
 }
 
@@ -373,10 +363,7 @@ static bool look_parse(const struct hearth_job *job, const json_t *body, struct 
 }
 
 bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {.lookup = prefetch_lookup,
-                                                    .parse = look_parse,
-                                                    .resolve = prefetch_resolve,
-                                                    .render = prefetch_render,
-                                                    .dialect = &look_dialect};
+    static const struct hearth_api_phases phases = {
+        .parse = look_parse, .resolve = prefetch_resolve, .render = prefetch_render, .dialect = &look_dialect};
     return run_phases(job, &phases, "session.state", body);
 }

@@ -11,6 +11,7 @@ struct hearth_conversation_lock {
     struct hearth_api *api;
     struct hearth_session_lock shared;
     struct hearth_digest owner;
+    bool held;
     char name[];
 };
 
@@ -31,6 +32,7 @@ bool hearth_conversation_lock(const struct hearth_job *job, const char *name, st
     }
     lock->api = job->api;
     lock->owner = job->owner;
+    lock->held = true;
     memcpy(lock->name, name, strlen(name) + 1);
     pthread_mutex_lock(&locks_mutex);
     for (at = locks; at != NULL; at = at->next) {
@@ -51,7 +53,8 @@ bool hearth_conversation_lock(const struct hearth_job *job, const char *name, st
     lock->shared = (struct hearth_session_lock){.token = 0};
     const int taken = hearth_session_lock(job->api->store, job->owner, name, &lock->shared);
     if (taken <= 0) {
-        hearth_conversation_unlock(out);
+        hearth_conversation_lock_destroy(lock);
+        *out = NULL;
         return taken == 0 ? fail_locked(error) : hearth_api_fail_err(error, taken, NULL);
     }
     return true;
@@ -61,21 +64,25 @@ struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_c
     return lock != NULL ? lock->shared : (struct hearth_session_lock){.token = 0};
 }
 
-void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
-    if (*lock == NULL) {
+void hearth_conversation_unlock(struct hearth_conversation_lock *lock) {
+    if (lock == NULL || !lock->held) {
         return;
     }
-    if ((*lock)->shared.token != 0) {
-        hearth_session_unlock((*lock)->api->store, &(*lock)->shared);
-        hearth_api_deletion_worker_wake((*lock)->api->deletion_worker);
+    lock->held = false;
+    if (lock->shared.token != 0) {
+        hearth_session_unlock(lock->api->store, &lock->shared);
+        hearth_api_deletion_worker_wake(lock->api->deletion_worker);
     }
     pthread_mutex_lock(&locks_mutex);
     struct hearth_conversation_lock **at = &locks;
-    while (*at != *lock) {
+    while (*at != lock) {
         at = &(*at)->next;
     }
-    *at = (*lock)->next;
+    *at = lock->next;
     pthread_mutex_unlock(&locks_mutex);
-    free(*lock);
-    *lock = NULL;
+}
+
+void hearth_conversation_lock_destroy(struct hearth_conversation_lock *lock) {
+    hearth_conversation_unlock(lock);
+    free(lock);
 }
