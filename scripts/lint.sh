@@ -7,7 +7,7 @@
 #   scripts/lint.sh --format     prints the code as the rule "format" wants it
 #
 #   graph     scripts/lint.py: layers, cycles of files, prefixes, tags, persons in comments, files that pages name
-#   headers   llama.h belongs to src/engine/llama* and src/chat/*.cpp
+#   headers   llama.h belongs to src/engine/llama* and src/chat/*.cpp, the step's state to the step
 #   lengths   functions of at most 70 lines, lines of at most 120 columns (a file is one noun with its verbs, as long as
 #             that needs)
 #   words     nothing unfinished, no paths of one machine, no words that once stood for preempt, quarantine, lease, slot
@@ -26,10 +26,12 @@ complain() {
     failed=1
 }
 
-# ---- llama.h belongs to few files
+# ---- headers that belong to few files
 headers() {
     grep -rnlE '#[[:space:]]*include[[:space:]]+[<"](llama|llama-cpp|ggml[a-z-]*|gguf)\.h[>"]' src |
         grep -vE '^src/engine/(llama|fingerprint)|^src/chat/[a-z_]+\.cpp$' | sed 's/$/: includes a header of llama.cpp/'
+    grep -rl '"sched/step_private\.h"' src | grep -vE '^src/sched/(step|batch|victim|rank)\.c$' |
+        sed "s/$/: sees the step's state: events go in, an action comes out (sched\/step.h)/"
 }
 
 # ---- lengths

@@ -405,7 +405,7 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    struct hearth_conversation *conversation = job->rendered->conversation;
+    const struct hearth_conversation *conversation = job->rendered->conversation;
     if (conversation == NULL) {
         return;
     }
