@@ -350,6 +350,7 @@ def test_where_its_state_is(tmp_path):
             state(server, "unknown")
         end(server, "SIGTERM")
     with serve_sessions("sim", tmp_path) as server:
+        wait_until(lambda: state(server)["there"]["disk"], "the cache has been told what the scan has found")
         for _ in range(2):  # looking at it does not bring it back
             told = state(server)
             assert told["there"]["disk"] > told["tokens"] * 0.9 and told["read_bytes"] > 0 and told["restore_ms"] > 0
