@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A PostgreSQL server of a test's own, in a temporary folder; postgres refuses to run as root, so it runs as another
-user then.
+user then. HEARTH_POSTGRES names the folder of another version's programs.
 
 As a program: postgres.py COMMAND… runs the command with HEARTH_TEST_PG, the URL of a server that lives as long. 77 (a
 test that is skipped) where PostgreSQL is not installed.
@@ -20,6 +20,8 @@ import urllib.parse
 
 
 def _bin():
+    if os.environ.get("HEARTH_POSTGRES"):
+        return os.environ["HEARTH_POSTGRES"]
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"), key=lambda path: int(path.split("/")[4]))
     path = shutil.which("postgres")
     return os.path.dirname(found[-1]) if found else os.path.dirname(path) if path else None
