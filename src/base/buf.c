@@ -11,9 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { SMALLEST_BYTES = 64, LARGE_BYTES = 2 << 20 };
+enum { SMALLEST_BYTES = 64 };
 
 /* Makes room for `extra` more elements of `size` bytes. Objects are kept below PTRDIFF_MAX bytes, as the language
  * wants them. */
@@ -60,19 +59,6 @@ bool hearth_buf_reserve(struct hearth_buf *buf, size_t extra) {
     bool ok = grow(&data, buf->len, &buf->cap, extra, 1);
     buf->data = data;
     return ok;
-}
-
-/* What does not fill a large page stays in small ones, so that no more memory is taken than was asked for. */
-bool hearth_buf_reserve_large(struct hearth_buf *buf, size_t bytes) {
-    void *data = NULL;
-    HEARTH_ASSERT(!buf->data);
-    if (bytes < 2 * LARGE_BYTES || posix_memalign(&data, LARGE_BYTES, bytes) != 0) {
-        return hearth_buf_reserve(buf, bytes);
-    }
-    (void)madvise(data, bytes / LARGE_BYTES * LARGE_BYTES, MADV_HUGEPAGE);
-    buf->data = data;
-    buf->cap = bytes;
-    return true;
 }
 
 bool hearth_buf_append(struct hearth_buf *buf, const void *bytes, size_t len) {

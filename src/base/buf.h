@@ -19,9 +19,6 @@ struct hearth_buf {
 void hearth_buf_finish(struct hearth_buf *buf);
 /* Room for `extra` more bytes. False: out of memory. */
 bool hearth_buf_reserve(struct hearth_buf *buf, size_t extra);
-/* Room for `bytes` in an empty buffer without memory, in large pages where the system has them: for megabytes that are
- * written once, where faults of small pages would take as long as writing. False: out of memory. */
-bool hearth_buf_reserve_large(struct hearth_buf *buf, size_t bytes);
 bool hearth_buf_append(struct hearth_buf *buf, const void *bytes, size_t len);
 /* Appends and keeps a NUL behind the text. */
 bool hearth_buf_text(struct hearth_buf *buf, const char *text);

@@ -58,3 +58,21 @@ void hearth_digest_hex(struct hearth_digest digest, char out[33]) {
 uint64_t hearth_checksum(const void *bytes, size_t len) {
     return XXH3_64bits(bytes, len);
 }
+
+struct hearth_checksum *hearth_checksum_begin(void) {
+    XXH3_state_t *state = XXH3_createState();
+    if (state) {
+        (void)XXH3_64bits_reset(state);
+    }
+    return (struct hearth_checksum *)state;
+}
+
+void hearth_checksum_add(struct hearth_checksum *sum, const void *bytes, size_t len) {
+    (void)XXH3_64bits_update((XXH3_state_t *)sum, bytes, len);
+}
+
+uint64_t hearth_checksum_end(struct hearth_checksum *sum) {
+    const uint64_t out = sum ? XXH3_64bits_digest((XXH3_state_t *)sum) : 0;
+    (void)XXH3_freeState((XXH3_state_t *)sum);
+    return out;
+}

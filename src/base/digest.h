@@ -21,5 +21,10 @@ bool hearth_digest_is_zero(struct hearth_digest digest);
 void hearth_digest_hex(struct hearth_digest digest, char out[33]);
 /* 64-bit checksum of a payload (XXH3-64). */
 uint64_t hearth_checksum(const void *bytes, size_t len);
+/* The same of bytes that come in parts. NULL: out of memory. Owns: hearth_checksum_end(). */
+struct hearth_checksum;
+struct hearth_checksum *hearth_checksum_begin(void);
+void hearth_checksum_add(struct hearth_checksum *sum, const void *bytes, size_t len);
+uint64_t hearth_checksum_end(struct hearth_checksum *sum); /* frees it; NULL is allowed: 0 */
 
 #endif

@@ -190,16 +190,49 @@ bool hearth_seal_close(const struct hearth_seal *seal, const void *aad, size_t a
     return ok;
 }
 
-bool hearth_seal_open(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,
-                      const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES], const uint8_t tag[HEARTH_SEAL_TAG_BYTES]) {
+struct hearth_seal_opening {
+    EVP_CIPHER_CTX *ctx;
+    bool failed;
+};
+
+struct hearth_seal_opening *hearth_seal_open_begin(const struct hearth_seal *seal, const void *aad, size_t aad_len,
+                                                   const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES]) {
+    struct hearth_seal_opening *unsealing = calloc(1, sizeof *unsealing);
     EVP_CIPHER_CTX *ctx = EVP_CIPHER_CTX_new();
+    if (!unsealing || !ctx || EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, seal->key, nonce, 0) != 1 ||
+        !update(ctx, NULL, aad, aad_len)) {
+        EVP_CIPHER_CTX_free(ctx);
+        free(unsealing);
+        return NULL;
+    }
+    unsealing->ctx = ctx;
+    return unsealing;
+}
+
+void hearth_seal_open_part(struct hearth_seal_opening *unsealing, void *bytes, size_t len) {
+    unsealing->failed = unsealing->failed || !update(unsealing->ctx, bytes, bytes, len);
+}
+
+bool hearth_seal_open_end(struct hearth_seal_opening *unsealing, const uint8_t tag[HEARTH_SEAL_TAG_BYTES]) {
     uint8_t rest[16], want[HEARTH_SEAL_TAG_BYTES];
     int n = 0;
+    if (!unsealing) {
+        return false;
+    }
     memcpy(want, tag, sizeof want);
-    bool ok = ctx && EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, seal->key, nonce, 0) == 1 &&
-              update(ctx, NULL, aad, aad_len) && update(ctx, bytes, bytes, len) &&
-              EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, HEARTH_SEAL_TAG_BYTES, want) == 1 &&
-              EVP_CipherFinal_ex(ctx, rest, &n) == 1 && n == 0;
-    EVP_CIPHER_CTX_free(ctx);
+    const bool ok = !unsealing->failed &&
+                    EVP_CIPHER_CTX_ctrl(unsealing->ctx, EVP_CTRL_GCM_SET_TAG, HEARTH_SEAL_TAG_BYTES, want) == 1 &&
+                    EVP_CipherFinal_ex(unsealing->ctx, rest, &n) == 1 && n == 0;
+    EVP_CIPHER_CTX_free(unsealing->ctx);
+    free(unsealing);
     return ok;
+}
+
+bool hearth_seal_open(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,
+                      const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES], const uint8_t tag[HEARTH_SEAL_TAG_BYTES]) {
+    struct hearth_seal_opening *unsealing = hearth_seal_open_begin(seal, aad, aad_len, nonce);
+    if (unsealing) {
+        hearth_seal_open_part(unsealing, bytes, len);
+    }
+    return hearth_seal_open_end(unsealing, tag);
 }

@@ -32,4 +32,13 @@ bool hearth_seal_close(const struct hearth_seal *seal, const void *aad, size_t a
 bool hearth_seal_open(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,
                       const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES], const uint8_t tag[HEARTH_SEAL_TAG_BYTES]);
 
+/* The same of bytes that come in parts, which are decrypted in place one after the other and are worthless until the
+ * end says true. NULL: OpenSSL failed, or out of memory. Owns: hearth_seal_open_end(). */
+struct hearth_seal_opening;
+struct hearth_seal_opening *hearth_seal_open_begin(const struct hearth_seal *seal, const void *aad, size_t aad_len,
+                                                   const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES]);
+void hearth_seal_open_part(struct hearth_seal_opening *unsealing, void *bytes, size_t len);
+/* Frees it (NULL is allowed: false). False: the tag does not match. */
+bool hearth_seal_open_end(struct hearth_seal_opening *unsealing, const uint8_t tag[HEARTH_SEAL_TAG_BYTES]);
+
 #endif

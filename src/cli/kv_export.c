@@ -258,7 +258,7 @@ static bool publish(struct kv_import *import, const struct hearth_file_id *id, c
     if (!ok) {
         stop(import, strerror(errno));
     } else {
-        const enum hearth_format_verdict verdict = hearth_format_open(info, import->kv->seal, payload, &state);
+        const enum hearth_format_verdict verdict = hearth_format_open(info, import->kv->seal, payload, &state, NULL);
         *cause = hearth_format_verdict_text(verdict);
         ok = verdict == HEARTH_FORMAT_GOOD;
     }

@@ -96,7 +96,7 @@ static enum kv_state check(struct kv *kv, const struct hearth_remote_listed *lis
         const int err = hearth_remote_list_read(kv->remote, place, &payload);
         *gone = err != HEARTH_OK;
         if (!*gone && verdict == HEARTH_FORMAT_GOOD && info.readable && info.payload_bytes > 0) {
-            verdict = hearth_format_open(&info, kv->seal, &payload, &state);
+            verdict = hearth_format_open(&info, kv->seal, &payload, &state, NULL);
         } else if (!*gone && info.payload_bytes > 0 &&
                    hearth_checksum(payload.data, payload.len) != info.payload_checksum) {
             verdict = HEARTH_FORMAT_WRONG_PAYLOAD;

@@ -39,7 +39,7 @@ static enum hearth_format_verdict check_payload(struct kv *kv, struct kv_head *h
                           : HEARTH_FORMAT_WRONG_PAYLOAD;
         } else {
             payload.len = (size_t)info->payload_bytes;
-            verdict = hearth_format_open(info, kv->seal, &payload, &state);
+            verdict = hearth_format_open(info, kv->seal, &payload, &state, NULL);
         }
     }
     hearth_buf_finish(&payload);

@@ -1,12 +1,14 @@
 /* Functions that all backing tiers share. */
 #include "tier/backing.h"
 
+#include "base/prefault.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void hearth_backing_event_finish(struct hearth_backing_event *event) {
     hearth_record_destroy(event->record);
-    hearth_buf_finish(&event->bytes);
+    hearth_prefault_give(event->bytes.data);
     *event = (struct hearth_backing_event){0};
 }
 

@@ -288,11 +288,9 @@ static int finish(struct disk *disk, struct disk_read *read) {
             hearth_format_info_finish(&info);
             return quarantine(disk, read, "it holds something else than its name says");
         }
-        verdict = hearth_format_open(&info, disk->seal, &read->body, &event->bytes);
+        verdict = hearth_format_open(&info, disk->seal, &read->body, &event->bytes, &event->checksum);
     }
     if (verdict == HEARTH_FORMAT_GOOD) {
-        const bool plain = !info.compressed && !info.encrypted;
-        event->checksum = plain ? info.payload_checksum : hearth_checksum(event->bytes.data, event->bytes.len);
         hearth_disk_lock(disk);
         disk->head_guess = info.header_bytes;
         hearth_disk_unlock(disk);

@@ -350,12 +350,16 @@ static enum hearth_format_verdict read_inner(const uint8_t *inner, struct hearth
     return consistent(record) ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_DAMAGED;
 }
 
+static bool fits_key(const struct hearth_format_info *info, const struct hearth_seal *seal) {
+    return seal != NULL && hearth_digest_equal(info->key_mark, hearth_seal_mark(seal));
+}
+
 static enum hearth_format_verdict read_sealed(const uint8_t *bytes, const struct hearth_seal *seal,
                                               struct hearth_format_info *info) {
     if (seal == NULL) {
         return HEARTH_FORMAT_GOOD;
     }
-    if (!hearth_digest_equal(info->key_mark, hearth_seal_mark(seal))) {
+    if (!fits_key(info, seal)) {
         return HEARTH_FORMAT_WRONG_KEY;
     }
     size_t len = inner_bytes(&info->record);
@@ -401,35 +405,106 @@ void hearth_format_info_finish(struct hearth_format_info *info) {
     *info = (struct hearth_format_info){0};
 }
 
-enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
-                                              struct hearth_buf *payload, struct hearth_buf *out) {
-    HEARTH_ASSERT(out->data == NULL);
+/* ---- payloads ---- */
+
+/* What is sealed has a tag, which says more than the checksum of what is stored; then the sum is of the state. */
+struct hearth_format_opening {
+    struct hearth_seal_opening *unsealing; /* NULL: it is in the clear */
+    struct hearth_checksum *sum;           /* NULL: sealed and compressed */
+    uint64_t bytes;
+};
+
+struct hearth_format_opening *hearth_format_open_begin(const struct hearth_format_info *info,
+                                                       const struct hearth_seal *seal) {
+    const bool sums = !info->encrypted || !info->compressed;
+    struct hearth_format_opening *opening =
+        !info->encrypted || fits_key(info, seal) ? calloc(1, sizeof *opening) : NULL;
+    if (!opening) {
+        return NULL;
+    }
+    opening->sum = sums ? hearth_checksum_begin() : NULL;
+    opening->unsealing =
+        info->encrypted ? hearth_seal_open_begin(seal, info->header_tag, sizeof info->header_tag, info->payload_nonce)
+                        : NULL;
+    if ((sums && !opening->sum) || (info->encrypted && !opening->unsealing)) {
+        hearth_format_open_cancel(opening);
+        return NULL;
+    }
+    return opening;
+}
+
+void hearth_format_open_part(struct hearth_format_opening *opening, uint8_t *bytes, size_t len) {
+    opening->bytes += len;
+    if (opening->unsealing) {
+        hearth_seal_open_part(opening->unsealing, bytes, len);
+    }
+    if (opening->sum) {
+        hearth_checksum_add(opening->sum, bytes, len);
+    }
+}
+
+void hearth_format_open_cancel(struct hearth_format_opening *opening) {
+    static const uint8_t NONE[HEARTH_SEAL_TAG_BYTES];
+    if (opening) {
+        (void)hearth_seal_open_end(opening->unsealing, NONE);
+        (void)hearth_checksum_end(opening->sum);
+        free(opening);
+    }
+}
+
+static enum hearth_format_verdict unpack(const struct hearth_format_info *info, const struct hearth_buf *packed,
+                                         struct hearth_buf *out, uint64_t *checksum) {
+    switch (hearth_unpack(packed->data, packed->len, info->record.state_bytes, out)) {
+    case HEARTH_PACK_OK: break;
+    case HEARTH_PACK_USELESS: return HEARTH_FORMAT_WRONG_PAYLOAD;
+    case HEARTH_PACK_NOMEM: return HEARTH_FORMAT_NOMEM;
+    }
+    if (checksum) {
+        *checksum = hearth_checksum(out->data, out->len);
+    }
+    return HEARTH_FORMAT_GOOD;
+}
+
+enum hearth_format_verdict hearth_format_open_end(struct hearth_format_opening *opening,
+                                                  const struct hearth_format_info *info, struct hearth_buf *payload,
+                                                  struct hearth_buf *out, uint64_t *checksum) {
+    HEARTH_ASSERT(out->data == NULL && opening->bytes == payload->len);
     struct hearth_buf taken = *payload;
+    const uint64_t sum = hearth_checksum_end(opening->sum);
+    const bool good = (opening->unsealing ? hearth_seal_open_end(opening->unsealing, info->payload_tag)
+                                          : sum == info->payload_checksum) &&
+                      taken.len == info->payload_bytes;
     enum hearth_format_verdict verdict = HEARTH_FORMAT_WRONG_PAYLOAD;
     *payload = (struct hearth_buf){0};
-    if (info->encrypted && (seal == NULL || !hearth_digest_equal(info->key_mark, hearth_seal_mark(seal)))) {
-        verdict = HEARTH_FORMAT_WRONG_KEY;
-        goto done;
-    }
-    /* A sealed payload has a tag, which proves more than the checksum. */
-    if (taken.len != info->payload_bytes ||
-        (!info->encrypted && hearth_checksum(taken.data, taken.len) != info->payload_checksum)) {
-        goto done;
-    }
-    if (info->encrypted && !hearth_seal_open(seal, info->header_tag, sizeof info->header_tag, taken.data, taken.len,
-                                             info->payload_nonce, info->payload_tag)) {
-        goto done;
-    }
-    if (!info->compressed) {
+    free(opening);
+    if (good && !info->compressed) {
         *out = taken;
+        if (checksum) {
+            *checksum = sum;
+        }
         return HEARTH_FORMAT_GOOD;
     }
-    switch (hearth_unpack(taken.data, taken.len, info->record.state_bytes, out)) {
-    case HEARTH_PACK_OK: verdict = HEARTH_FORMAT_GOOD; break;
-    case HEARTH_PACK_USELESS: break;
-    case HEARTH_PACK_NOMEM: verdict = HEARTH_FORMAT_NOMEM; break;
+    if (good) {
+        verdict = unpack(info, &taken, out, checksum);
     }
-done:
     hearth_buf_finish(&taken);
     return verdict;
+}
+
+enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
+                                              struct hearth_buf *payload, struct hearth_buf *out, uint64_t *checksum) {
+    struct hearth_format_opening *opening = NULL;
+    enum hearth_format_verdict verdict = HEARTH_FORMAT_WRONG_PAYLOAD;
+    if (info->encrypted && !fits_key(info, seal)) {
+        verdict = HEARTH_FORMAT_WRONG_KEY;
+    } else if (payload->len == info->payload_bytes) {
+        opening = hearth_format_open_begin(info, seal);
+        verdict = HEARTH_FORMAT_NOMEM;
+    }
+    if (!opening) {
+        hearth_buf_finish(payload);
+        return verdict;
+    }
+    hearth_format_open_part(opening, payload->data, payload->len);
+    return hearth_format_open_end(opening, info, payload, out, checksum);
 }

@@ -60,10 +60,23 @@ enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, con
 void hearth_format_info_finish(struct hearth_format_info *info);
 
 /* Verifies, decrypts and decompresses a payload. Takes `payload` (empty afterwards in any case). `out` (empty before)
- * gets the state, in the same memory unless the file is compressed. A plain file is read in one pass, and
- * info->payload_checksum is its state's hearth_checksum(). Verdicts: GOOD, WRONG_PAYLOAD, WRONG_KEY, NOMEM. */
+ * gets the state, in the same memory unless the file is compressed, and `checksum` (NULL: not wanted) its
+ * hearth_checksum(). Verdicts: GOOD, WRONG_PAYLOAD, WRONG_KEY, NOMEM. */
 enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
-                                              struct hearth_buf *payload, struct hearth_buf *out);
+                                              struct hearth_buf *payload, struct hearth_buf *out, uint64_t *checksum);
+
+/* The same of a payload that comes in parts: each is passed over once, while it is in the processor's caches. What was
+ * decrypted is worthless until the end says GOOD. NULL: out of memory, or the key is another one. Owns:
+ * hearth_format_open_end(). */
+struct hearth_format_opening;
+struct hearth_format_opening *hearth_format_open_begin(const struct hearth_format_info *info,
+                                                       const struct hearth_seal *seal);
+void hearth_format_open_part(struct hearth_format_opening *opening, uint8_t *bytes, size_t len);
+/* `payload`: all parts, with what hearth_format_open_part() has made of them. */
+enum hearth_format_verdict hearth_format_open_end(struct hearth_format_opening *opening,
+                                                  const struct hearth_format_info *info, struct hearth_buf *payload,
+                                                  struct hearth_buf *out, uint64_t *checksum);
+void hearth_format_open_cancel(struct hearth_format_opening *opening); /* NULL is allowed */
 
 struct hearth_format_params {
     struct hearth_digest fingerprint;

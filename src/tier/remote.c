@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/health.h"
 #include "base/log.h"
+#include "base/prefault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,18 @@ static void go_on(struct remote_link *link) {
     }
 }
 
+/* A writer with nothing to write makes memory ready for a page that will be read. */
+static bool prefault(struct remote_link *link) {
+    struct remote *remote = link->remote;
+    if (link != &remote->writer || link->ops) {
+        return false;
+    }
+    (void)pthread_mutex_lock(&remote->lock);
+    const size_t bytes = remote->page_bytes;
+    (void)pthread_mutex_unlock(&remote->lock);
+    return bytes > 0 && hearth_prefault_make(bytes + REMOTE_LINE_END);
+}
+
 static void *run(void *user) {
     struct remote_link *link = user;
     const bool reads = link == &link->remote->reader;
@@ -61,7 +74,7 @@ static void *run(void *user) {
         if (stop && (!link->ops || now_us >= end_us)) {
             break;
         }
-        hearth_remote_link_turn(link, stop ? end_us : INT64_MAX);
+        hearth_remote_link_turn(link, stop ? end_us : prefault(link) ? now_us : INT64_MAX);
     }
     hearth_remote_link_close(link); /* what is under way fails */
     go_on(link);
@@ -192,12 +205,11 @@ void hearth_remote_take_over(struct hearth_backing *backing, struct remote_op *o
         remote->stats.queued_bytes += len;
         (void)pthread_mutex_unlock(&remote->lock);
     }
-    hearth_buf_finish(&op->header);
-    hearth_buf_finish(&op->body);
+    hearth_remote_op_drop(op);
     op->hops++;
     op->step = 0;
     op->asked = op->sent = op->answered = 0;
-    op->placed = op->lost = op->missing = op->moved = op->asks = false;
+    op->placed = op->lost = op->missing = op->bad = op->moved = op->asks = false;
     (void)hearth_remote_submit(op->kind == REMOTE_GET ? &remote->reader : &remote->writer, op, false);
 }
 
@@ -246,6 +258,7 @@ static void remote_destroy(struct hearth_backing *backing) {
     hearth_events_set_wake(&remote->events, NULL, NULL);
     stop(&remote->writer);
     stop(&remote->reader);
+    hearth_remote_open_stop(remote);
     close_wake(&remote->writer);
     close_wake(&remote->reader);
     if (!remote->params.cluster) {
@@ -259,6 +272,8 @@ static void remote_destroy(struct hearth_backing *backing) {
         redisFreeSSLContext(remote->ssl);
     }
     (void)pthread_cond_destroy(&remote->tried_cond);
+    (void)pthread_cond_destroy(&remote->opening_cond);
+    (void)pthread_cond_destroy(&remote->opened_cond);
     (void)pthread_mutex_destroy(&remote->lock);
     free(remote);
 }
@@ -333,12 +348,15 @@ int hearth_remote_create(const struct hearth_remote_params *params, struct heart
     hearth_events_init(&remote->events);
     (void)pthread_mutex_init(&remote->lock, NULL);
     hearth_clock_cond_init(&remote->tried_cond);
+    (void)pthread_cond_init(&remote->opening_cond, NULL);
+    (void)pthread_cond_init(&remote->opened_cond, NULL);
     scanned->event.type = HEARTH_BACKING_SCANNED;
     hearth_events_post(&remote->events, scanned);
     int err = hearth_remote_address_parse(params->url, &remote->address, msg);
     err = err == HEARTH_OK ? open_keys(remote, msg) : err;
-    if (err == HEARTH_OK && (start(remote, &remote->reader, &hearth_remote_reading) != HEARTH_OK ||
-                             start(remote, &remote->writer, &hearth_remote_writing) != HEARTH_OK)) {
+    if (err == HEARTH_OK &&
+        (!hearth_remote_open_start(remote) || start(remote, &remote->reader, &hearth_remote_reading) != HEARTH_OK ||
+         start(remote, &remote->writer, &hearth_remote_writing) != HEARTH_OK)) {
         err = hearth_fail(msg, HEARTH_ERR_NOMEM, "no thread can be started");
     }
     remote->params.url = remote->params.key_file = remote->params.ca_file = NULL; /* the caller's */

@@ -9,6 +9,7 @@
  *     remote_link.c      a connection: handshake, deadlines, failure, trying again; inboxes
  *     remote_header.c    what headers say
  *     remote_seek.c      what there is at the places of a prompt
+ *     remote_open.c      opens what came, on a third thread
  *     remote_read.c      seek, get
  *     remote_write.c     put, remove, touch
  *     remote.c           the threads, the calls of the cache
@@ -44,6 +45,7 @@
 /* A store answers one command at a time; one of this size keeps it from others for about a millisecond. */
 #define REMOTE_CHUNK ((size_t)1 << 20)
 #define REMOTE_KEY_BYTES 160
+#define REMOTE_LINE_END 2 /* bytes behind a string, which are read with it */
 /* How much of what is being read is asked for at a time: enough to keep the store and the line busy, and little enough
  * that the store holds little for one reader and soon serves another. */
 #define REMOTE_AHEAD_BYTES ((size_t)4 << 20)
@@ -132,14 +134,22 @@ struct remote_op {
     enum remote_op_kind kind;
     struct remote_link *link;
     struct hearth_digest name, base;
-    size_t chunks;                /* of the payload */
-    size_t asked;                 /* GET: chunks that were asked for */
-    uint64_t payload_bytes;       /* GET: 0 as long as it is unknown */
-    bool placed;                  /* GET: the reply's bytes are in `body` already */
-    struct hearth_buf header;     /* PUT: to be written. GET: as it came */
-    struct hearth_buf body;       /* the payload, likewise */
-    struct hearth_record *record; /* PUT */
-    struct hearth_blob *blob;     /* PUT; NULL: the item has no state */
+    size_t chunks;                         /* of the payload */
+    size_t asked;                          /* GET: chunks that were asked for */
+    uint64_t payload_bytes;                /* GET: 0 as long as it is unknown */
+    bool placed;                           /* GET: the reply's bytes are in `body` already */
+    struct hearth_buf header;              /* PUT: to be written */
+    struct hearth_buf body;                /* the payload, likewise. GET: as far as it came, and was opened */
+    struct hearth_format_opening *opening; /* GET: of the payload; NULL: the header has not come, or is not good */
+    struct hearth_format_info info;        /* GET: what the header says */
+    size_t header_len;                     /* GET */
+    bool bad;                              /* GET: it does not verify */
+    /* GET, of remote_open.c, under remote->lock */
+    struct remote_op *opened_next;
+    size_t arrived_bytes, opened_bytes; /* of the body */
+    bool opens, came;                   /* it is in the list; its last reply has come */
+    struct hearth_record *record;       /* PUT */
+    struct hearth_blob *blob;           /* PUT; NULL: the item has no state */
     bool replaces;
     struct hearth_digest replaced;
     struct remote_seek *seek;    /* SEEK */
@@ -170,11 +180,17 @@ struct remote {
     pthread_cond_t tried_cond;
     struct hearth_lru known;      /* by name */
     struct hearth_table known_at; /* the same by base */
+    size_t page_bytes;            /* of a page's payload; 0: not known */
     struct hearth_backing_stats stats;
     bool write_failing;    /* the store refuses writes: full, or a read-only replica */
     unsigned read_failing; /* kinds of operations (bits of 1 << remote_op_kind) that it refuses */
     int64_t write_retry_us;
     uint64_t ticket; /* of the newest seek */
+    /* of remote_open.c, under the lock */
+    pthread_t opener;
+    bool has_opener, opening_stop;
+    pthread_cond_t opening_cond, opened_cond; /* there is something to open; something was opened */
+    struct remote_op *opening, **opening_end;
 };
 
 /* ---- remote_known.c: under remote->lock ---- */
@@ -193,6 +209,8 @@ struct remote_known *hearth_remote_known_find(struct remote *remote, struct hear
 struct remote_known *hearth_remote_known_add(struct remote *remote, struct hearth_digest name,
                                              struct hearth_digest base, uint64_t payload_bytes);
 void hearth_remote_known_remove(struct remote *remote, struct remote_known *known);
+/* Notes how long a whole page's payload is, for memory that is made ready. */
+void hearth_remote_note_page(struct remote *remote, const struct hearth_record *record, uint64_t payload_bytes);
 void hearth_remote_known_finish(struct remote *remote);
 
 /* ---- remote_direct.c ---- */
@@ -213,6 +231,8 @@ bool hearth_remote_send(struct remote_op *op, int argc, const char **argv, const
 struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_backing_event_type type,
                                         struct hearth_digest name);
 bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up);
+/* Frees header and payload. */
+void hearth_remote_op_drop(struct remote_op *op);
 /* Adds the operation to the link's list, and takes it from there. */
 void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op);
 void hearth_remote_op_leave(struct remote_op *op);
@@ -257,6 +277,19 @@ void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const st
 void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name);
 /* Counts a value that does not verify. Takes remote->lock. */
 void hearth_remote_count_bad(struct remote *remote);
+
+/* ---- remote_open.c ---- */
+
+bool hearth_remote_open_start(struct remote *remote); /* false: no thread can be started */
+void hearth_remote_open_stop(struct remote *remote);  /* what was given has ended */
+/* More of the body is there. The reader's thread, as the next three. */
+void hearth_remote_open_tell(struct remote_op *op);
+/* Waits until all that was told of is opened: the body may move. */
+void hearth_remote_open_wait(struct remote_op *op);
+/* The operation is the reader's alone again. */
+void hearth_remote_open_take_back(struct remote_op *op);
+/* The operation, whose last reply has come, ends. */
+void hearth_remote_open_give(struct remote_op *op);
 
 /* ---- remote_seek.c ---- */
 

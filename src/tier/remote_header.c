@@ -104,6 +104,7 @@ void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const st
         known->seen = op->answer.event.ticket;
         known->payload_bytes = info.payload_bytes;
         known->end = hearth_remote_end(record);
+        hearth_remote_note_page(remote, record, info.payload_bytes);
     }
     (void)pthread_mutex_unlock(&remote->lock);
     hearth_format_info_finish(&info);

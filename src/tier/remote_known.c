@@ -52,6 +52,12 @@ struct remote_known *hearth_remote_known_add(struct remote *remote, struct heart
     return known;
 }
 
+void hearth_remote_note_page(struct remote *remote, const struct hearth_record *record, uint64_t payload_bytes) {
+    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == remote->params.page_tokens) {
+        remote->page_bytes = (size_t)payload_bytes;
+    }
+}
+
 void hearth_remote_known_finish(struct remote *remote) {
     remote->known.budget_bytes = 0;
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&remote->known)) != NULL;) {

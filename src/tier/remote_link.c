@@ -64,11 +64,19 @@ void hearth_remote_op_leave(struct remote_op *op) {
     link->unsent = link->unsent == op ? op->next : link->unsent;
 }
 
+void hearth_remote_op_drop(struct remote_op *op) {
+    hearth_buf_finish(&op->header);
+    hearth_buf_finish(&op->body);
+    hearth_format_open_cancel(op->opening);
+    hearth_format_info_finish(&op->info);
+    op->opening = NULL;
+    op->arrived_bytes = op->opened_bytes = op->header_len = 0;
+}
+
 void hearth_remote_op_end(struct remote_op *op) {
     struct remote *remote = op->link->remote;
     hearth_record_destroy(op->record);
-    hearth_buf_finish(&op->header);
-    hearth_buf_finish(&op->body);
+    hearth_remote_op_drop(op);
     free(op->names);
     if (op->blob) {
         hearth_blob_unref(op->blob);

@@ -1,11 +1,11 @@
 /* Seek and get.
  *
  *     SEEK   remote_seek.c asks; each header becomes a FOUND
- *     GET    HGET of the header and GET of each chunk, REMOTE_AHEAD_BYTES ahead of what came; what is whole and
- *            verifies becomes a READ
- *
- * What is read counts only as far as hearth_format_open() accepts it. */
+ *     GET    HGET of the header and GET of each chunk, REMOTE_AHEAD_BYTES ahead of what came; remote_open.c
+ *            opens each while the next ones are on their way; what is whole and verifies becomes a READ */
 #include "tier/remote_engine.h"
+
+#include "base/prefault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,17 +45,12 @@ static void get_begin(struct remote_op *op) {
         op->base = known->at.key;
         op->payload_bytes = known->payload_bytes;
     }
-    if (!op->missing) {
-        op->chunks = hearth_remote_chunks(op->payload_bytes);
-        const size_t most = op->chunks < RESERVED_CHUNKS ? op->chunks * REMOTE_CHUNK : RESERVED_CHUNKS * REMOTE_CHUNK;
-        const size_t bytes = op->payload_bytes < most ? (size_t)op->payload_bytes : most;
-        (void)hearth_buf_reserve_large(&op->body, bytes + 2); /* a longer payload grows as it comes */
-    }
     (void)pthread_mutex_unlock(&remote->lock);
     char key[REMOTE_KEY_BYTES], hex[33];
     if (op->missing) {
         return;
     }
+    op->chunks = hearth_remote_chunks(op->payload_bytes);
     hearth_digest_hex(op->name, hex);
     hearth_remote_key_block(remote, REMOTE_INDEX, op->base, key);
     const char *header[] = {"HGET", key, hex};
@@ -64,16 +59,54 @@ static void get_begin(struct remote_op *op) {
     }
 }
 
+/* Room for a chunk, behind what is being opened. The body's address is the opener's to read, and changes only while it
+ * has nothing to open. False: out of memory. */
+static bool make_room(struct remote_op *op, size_t bytes) {
+    if (op->body.cap - op->body.len >= bytes + REMOTE_LINE_END) {
+        return true;
+    }
+    hearth_remote_open_wait(op);
+    return hearth_buf_reserve(&op->body, bytes + REMOTE_LINE_END);
+}
+
 static struct hearth_buf *get_into(struct remote_op *op, size_t bytes) {
-    const bool fits = op->kind == REMOTE_GET && op->answered > 0 && !op->missing && bytes <= REMOTE_CHUNK &&
-                      hearth_buf_reserve(&op->body, bytes + 2);
+    const bool fits =
+        op->kind == REMOTE_GET && op->opening && !op->missing && bytes <= REMOTE_CHUNK && make_room(op, bytes);
     op->placed = fits;
     return fits ? &op->body : NULL;
 }
 
+/* With the header the payload can be verified and opened as it comes. */
+static void take_header(struct remote_op *op, const redisReply *header) {
+    const struct remote *remote = op->link->remote;
+    struct hearth_format_info *info = &op->info;
+    op->header_len = header->len;
+    op->bad = hearth_remote_read_header(remote, header, info) != HEARTH_FORMAT_GOOD ||
+              !hearth_digest_equal(info->record.name, op->name);
+    const bool as_known = !op->bad && info->payload_bytes == op->payload_bytes; /* else it was written anew */
+    op->opening = as_known ? hearth_format_open_begin(info, remote->seal) : NULL;
+    op->missing = !op->opening;
+    const uint64_t most = RESERVED_CHUNKS * REMOTE_CHUNK;
+    const size_t room = (size_t)(op->payload_bytes < most ? op->payload_bytes : most) + REMOTE_LINE_END;
+    uint8_t *body = op->opening ? hearth_prefault_take(room) : NULL;
+    op->body = (struct hearth_buf){.data = body, .cap = body ? room : 0}; /* a longer payload grows as it comes */
+}
+
+static void take_chunk(struct remote_op *op, const redisReply *chunk) {
+    op->missing = !op->placed && !make_room(op, chunk->len);
+    if (!op->missing && !op->placed) {
+        memcpy(op->body.data + op->body.len, chunk->str, chunk->len);
+        op->body.len += chunk->len;
+    }
+    op->placed = false;
+    if (!op->missing && op->chunks > 1) {
+        hearth_remote_open_tell(op);
+    }
+}
+
 static void get_reply(struct remote_op *op, const redisReply *reply) {
-    struct hearth_buf *to = op->answered == 1 ? &op->header : &op->body;
-    if (op->answered > 1) {
+    const bool is_header = op->answered == 1;
+    if (!is_header) {
         op->link->ahead_bytes -= chunk_bytes(op, op->answered - 2);
     }
     if (!reply || op->missing) {
@@ -87,87 +120,34 @@ static void get_reply(struct remote_op *op, const redisReply *reply) {
         return;
     }
     /* A value is at most as long as what was asked for: a store that says otherwise is not believed. */
-    const size_t most = op->answered == 1 ? HEARTH_FORMAT_HEADER_MAX : REMOTE_CHUNK;
-    if (reply->type != REDIS_REPLY_STRING || reply->len > most ||
-        (!op->placed && !hearth_buf_append(to, reply->str, reply->len))) {
-        op->missing = true;
-    }
-    op->placed = false;
-}
-
-/* Forgets the item, which is not used again. */
-static void forget(struct remote *remote, struct hearth_digest name) {
-    (void)pthread_mutex_lock(&remote->lock);
-    struct remote_known *known = hearth_remote_known_find(remote, name);
-    if (known) {
-        hearth_remote_known_remove(remote, known);
-    }
-    (void)pthread_mutex_unlock(&remote->lock);
-}
-
-/* Verifies and opens what came. */
-static int open_item(struct remote_op *op) {
-    struct remote *remote = op->link->remote;
-    struct hearth_backing_event *event = &op->answer.event;
-    struct hearth_format_info info = {0};
-    const redisReply header = {.type = REDIS_REPLY_STRING, .len = op->header.len, .str = (char *)op->header.data};
-    if (hearth_remote_read_header(remote, &header, &info) != HEARTH_FORMAT_GOOD) {
-        return HEARTH_ERR_STATE;
-    }
-    int err = HEARTH_ERR_STATE;
-    if (hearth_digest_equal(info.record.name, op->name) && info.payload_bytes == op->body.len) {
-        const enum hearth_format_verdict verdict = hearth_format_open(&info, remote->seal, &op->body, &event->bytes);
-        err = verdict == HEARTH_FORMAT_GOOD    ? HEARTH_OK
-              : verdict == HEARTH_FORMAT_NOMEM ? HEARTH_ERR_NOMEM
-                                               : HEARTH_ERR_STATE;
-    }
-    const bool plain = !info.encrypted && !info.compressed; /* then the payload is the state, and was just verified */
-    event->checksum = err != HEARTH_OK ? 0
-                      : plain          ? info.payload_checksum
-                                       : hearth_checksum(event->bytes.data, event->bytes.len);
-    hearth_format_info_finish(&info);
-    return err;
-}
-
-static void get_end(struct remote_op *op) {
-    struct remote *remote = op->link->remote;
-    struct hearth_backing_event *event = &op->answer.event;
-    const size_t bytes = op->header.len + op->body.len;
-    event->err = op->lost ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
-    if (!op->lost && !op->missing) {
-        event->err = open_item(op);
-        if (event->err == HEARTH_ERR_STATE) {
-            hearth_remote_count_bad(remote);
-            hearth_remote_discard(remote, op->name, op->base, op->chunks);
-        }
-    }
-    if (event->err == HEARTH_ERR_NOT_FOUND || event->err == HEARTH_ERR_STATE) {
-        forget(remote, op->name);
-    }
-    if (event->err == HEARTH_OK) {
-        (void)pthread_mutex_lock(&remote->lock);
-        if (op->hops > 0) {
-            (void)hearth_remote_known_add(remote, op->name, op->base, op->payload_bytes);
-        }
-        remote->stats.read++;
-        remote->stats.read_bytes += bytes;
-        (void)pthread_mutex_unlock(&remote->lock);
-        hearth_remote_works(remote, REMOTE_GET);
+    const size_t most = is_header ? HEARTH_FORMAT_HEADER_MAX : REMOTE_CHUNK;
+    op->missing = reply->type != REDIS_REPLY_STRING || reply->len > most || (!is_header && !op->opening);
+    if (is_header && !op->missing) {
+        take_header(op, reply);
+    } else if (!op->missing) {
+        take_chunk(op, reply);
     }
 }
 
 /* ---- entry ---- */
 
-/* Ends an operation when its replies have come, or will not come. */
+/* Ends an operation when its replies have come, or will not come. That the store can be read is noted here, on the
+ * thread that hears of refusals, in the order of the replies. */
 static void end(struct remote_op *op) {
+    const bool gets = op->kind == REMOTE_GET;
     hearth_remote_op_leave(op);
-    if (op->kind == REMOTE_GET && hearth_remote_pass(op)) {
+    if (gets && op->moved) {
+        hearth_remote_open_take_back(op);
+    }
+    if (gets && hearth_remote_pass(op)) {
         return;
     }
-    if (op->kind == REMOTE_GET) {
-        get_end(op);
-    } else if (!op->lost && !op->answer.event.elsewhere) {
-        hearth_remote_works(op->link->remote, REMOTE_SEEK);
+    if (!op->lost && !(gets ? op->missing : op->answer.event.elsewhere)) {
+        hearth_remote_works(op->link->remote, op->kind);
+    }
+    if (gets) {
+        hearth_remote_open_give(op);
+        return;
     }
     hearth_remote_seek_destroy(op->seek);
     op->seek = NULL;

@@ -169,6 +169,7 @@ static void note_written(struct remote_op *op) {
     struct remote_known *known = hearth_remote_known_add(remote, op->name, op->base, len);
     if (known) {
         known->end = hearth_remote_end(op->record);
+        hearth_remote_note_page(remote, op->record, len);
     }
     if (!op->missing) {
         remote->stats.deduplicated++;

@@ -69,7 +69,7 @@ FUZZ_TARGET(disk_format) {
     HEARTH_ASSERT(verdict == HEARTH_FORMAT_GOOD || info.record.tokens == NULL);
     if (verdict == HEARTH_FORMAT_GOOD) {
         check_info(&info, key);
-        verdict = hearth_format_open(&info, key, &payload, &state);
+        verdict = hearth_format_open(&info, key, &payload, &state, NULL);
         HEARTH_ASSERT(payload.data == NULL && (verdict == HEARTH_FORMAT_GOOD || state.data == NULL));
         if (verdict == HEARTH_FORMAT_GOOD) {
             HEARTH_ASSERT(state.len == info.record.state_bytes);

@@ -94,12 +94,40 @@ static inline struct hearth_buf payload_of(const struct file *file) {
     return payload;
 }
 
+/* Opens it in parts, which comes to the same as opening it as a whole did. */
+static inline void open_parts(const struct file *file, const struct hearth_seal *seal,
+                              const struct hearth_format_info *info, enum hearth_format_verdict verdict,
+                              const struct hearth_buf *whole) {
+    struct hearth_format_opening *opening = hearth_format_open_begin(info, seal);
+    struct hearth_buf payload = payload_of(file), out = {0};
+    uint64_t checksum;
+    if (verdict == HEARTH_FORMAT_WRONG_KEY) {
+        assert_null(opening);
+        hearth_buf_finish(&payload);
+        return;
+    }
+    for (size_t at = 0, n; at < payload.len; at += n) {
+        n = payload.len - at < 70001 ? payload.len - at : 70001;
+        hearth_format_open_part(opening, payload.data + at, n);
+    }
+    assert_int_equal(hearth_format_open_end(opening, info, &payload, &out, &checksum), verdict);
+    assert_true(payload.data == NULL && out.len == whole->len);
+    if (verdict == HEARTH_FORMAT_GOOD) {
+        assert_memory_equal(out.data, whole->data, whole->len);
+        assert_int_equal(checksum, hearth_checksum(whole->data, whole->len));
+    }
+    hearth_buf_finish(&out);
+}
+
 static inline enum hearth_format_verdict open_payload(const struct file *file, const struct hearth_seal *seal,
                                                       const struct hearth_format_info *info, struct hearth_buf *out) {
     struct hearth_buf payload = payload_of(file);
-    enum hearth_format_verdict verdict = hearth_format_open(info, seal, &payload, out);
+    uint64_t checksum;
+    enum hearth_format_verdict verdict = hearth_format_open(info, seal, &payload, out, &checksum);
     assert_true(payload.data == NULL && payload.len == 0);
     assert_true(verdict == HEARTH_FORMAT_GOOD || out->data == NULL);
+    assert_true(verdict != HEARTH_FORMAT_GOOD || checksum == hearth_checksum(out->data, out->len));
+    open_parts(file, seal, info, verdict, out);
     return verdict;
 }
 

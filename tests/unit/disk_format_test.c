@@ -134,7 +134,7 @@ static void a_plain_payload_is_not_copied(void **state) {
     assert_int_equal(hearth_format_read(file.bytes, file.len, NULL, &info), HEARTH_FORMAT_GOOD);
     struct hearth_buf payload = payload_of(&file), out = {0};
     const void *memory = payload.data;
-    assert_int_equal(hearth_format_open(&info, NULL, &payload, &out), HEARTH_FORMAT_GOOD);
+    assert_int_equal(hearth_format_open(&info, NULL, &payload, &out, NULL), HEARTH_FORMAT_GOOD);
     assert_ptr_equal(out.data, memory);
     hearth_buf_finish(&out);
     hearth_format_info_finish(&info);
