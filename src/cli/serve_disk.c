@@ -13,7 +13,6 @@
 #include "tier/layered.h"
 #include "tier/remote.h"
 #include "tier/remote_cluster.h"
-#include "tier/remote_hosts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -117,9 +116,8 @@ static int create_remote(const struct hearth_options *options, const struct hear
                                     "what the models here have read");
     }
     return hearth_fail_of(msg,
-                          hearth_remote_hosts_several(params.url)
-                              ? hearth_remote_cluster_create(&params, &disk->remote, msg)
-                              : hearth_remote_create(&params, &disk->remote, msg),
+                          hearth_remote_cluster_at(&params) ? hearth_remote_cluster_create(&params, &disk->remote, msg)
+                                                            : hearth_remote_create(&params, &disk->remote, msg),
                           "--kv-remote");
 }
 

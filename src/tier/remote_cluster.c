@@ -220,7 +220,7 @@ static bool look_at(struct cluster *cluster, const char *where, struct cluster_l
     look->asked = where;
     look->any = false;
     memset(look->slots, 0xff, sizeof look->slots);
-    const bool there = url && hearth_remote_list_open(url, cluster->ca_file, &list, &msg) == HEARTH_OK;
+    const bool there = url && hearth_remote_list_open_one(url, cluster->ca_file, 0, &list, &msg) == HEARTH_OK;
     const bool told = there && hearth_remote_list_slots(list, take_range, look) == HEARTH_OK, good = told && look->any;
     (void)pthread_mutex_lock(&cluster->lock);
     (void)snprintf(cluster->why, sizeof cluster->why, "%.150s",
@@ -628,6 +628,19 @@ int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, s
         hearth_remote_hosts_finish(&hosts);
     }
     return err;
+}
+
+bool hearth_remote_cluster_at(const struct hearth_remote_params *params) {
+    struct hearth_remote_list *list = NULL;
+    struct hearth_errmsg msg;
+    if (hearth_remote_hosts_several(params->url) || !hearth_remote_hosts_seed(params->url)) {
+        return hearth_remote_hosts_several(params->url);
+    }
+    const bool node =
+        hearth_remote_list_open_one(params->url, params->ca_file, params->timeout_us, &list, &msg) == HEARTH_OK &&
+        hearth_remote_list_is_node(list);
+    hearth_remote_list_close(list);
+    return node;
 }
 
 static int start(struct cluster *cluster, struct hearth_errmsg *msg) {

@@ -121,6 +121,7 @@ struct remote_link {
     int64_t deadline_us;              /* of the handshake */
     int64_t heard_us;                 /* when the store last sent something */
     int64_t retry_us, backoff_us;
+    unsigned attempts; /* to connect: the name's addresses take turns */
 };
 
 /* ---- operations ---- */

@@ -7,13 +7,41 @@
 
 #include "base/memory.h"
 
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 bool hearth_remote_hosts_several(const char *url) {
     const char *at = strrchr(url, '@');
     return strncmp(url, "unix:", 5) != 0 && strchr(at ? at : url, ',') != NULL;
+}
+
+bool hearth_remote_hosts_seed(const char *url) {
+    const char *scheme = strstr(url, "://"), *at = strrchr(url, '@');
+    const char *host = at ? at + 1 : scheme ? scheme + 3 : url;
+    return strncmp(url, "unix:", 5) != 0 && strpbrk(host, ",/") == NULL;
+}
+
+unsigned hearth_remote_numeric(const char *host, unsigned turn, char out[HEARTH_REMOTE_WHERE_BYTES]) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL, *at;
+    unsigned n = 0;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) {
+        return 0;
+    }
+    for (at = found; at; at = at->ai_next) {
+        n++;
+    }
+    at = found;
+    for (unsigned i = 0; i < turn % n; i++) {
+        at = at->ai_next;
+    }
+    const bool good =
+        getnameinfo(at->ai_addr, at->ai_addrlen, out, HEARTH_REMOTE_WHERE_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
+    freeaddrinfo(found);
+    return good ? n : 0;
 }
 
 char *hearth_remote_hosts_url(const struct hearth_remote_hosts *hosts, const char *where) {

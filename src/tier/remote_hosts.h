@@ -17,6 +17,10 @@ struct hearth_remote_hosts {
 
 /* Whether a URL names several hosts. */
 bool hearth_remote_hosts_several(const char *url);
+/* Whether it names one that may be of a cluster: no file, and no database. */
+bool hearth_remote_hosts_seed(const char *url);
+/* The numeric address of a host, of several the one whose turn it is. How many there are; 0: the name is not known. */
+unsigned hearth_remote_numeric(const char *host, unsigned turn, char out[HEARTH_REMOTE_WHERE_BYTES]);
 /* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
 int hearth_remote_hosts_parse(const char *url, struct hearth_remote_hosts *out, struct hearth_errmsg *msg);
 void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts); /* wipes the password */

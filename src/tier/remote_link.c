@@ -378,6 +378,7 @@ static void on_reply(redisAsyncContext *context, void *reply, void *user) {
 static void up(struct remote_link *link) {
     struct remote *remote = link->remote;
     link->backoff_us = 0;
+    link->attempts--; /* what answered is asked again first */
     (void)pthread_mutex_lock(&remote->lock);
     link->state = REMOTE_UP;
     link->tried = true;
@@ -441,10 +442,13 @@ static void on_disconnect(const redisAsyncContext *context, int status) {
 static void connect_link(struct remote_link *link) {
     struct remote *remote = link->remote;
     redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC};
+    char numeric[HEARTH_REMOTE_WHERE_BYTES];
+    const bool known =
+        !remote->address.path && hearth_remote_numeric(remote->address.host, link->attempts++, numeric) > 0;
     if (remote->address.path) {
         REDIS_OPTIONS_SET_UNIX(&options, remote->address.path);
     } else {
-        REDIS_OPTIONS_SET_TCP(&options, remote->address.host, remote->address.port);
+        REDIS_OPTIONS_SET_TCP(&options, known ? numeric : remote->address.host, remote->address.port);
     }
     ERR_clear_error();
     redisAsyncContext *context = redisAsyncConnectWithOptions(&options);

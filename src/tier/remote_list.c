@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMEOUT_S 10
+#define TIMEOUT_US 10000000
 #define SCAN_COUNT "1000"
 #define SWEEP_IDLE_S 300 /* a value used more recently may belong to an item that is being written */
 
@@ -423,12 +423,37 @@ static int greet(struct hearth_remote_list *list) {
     return HEARTH_OK;
 }
 
-static int open_one(const char *url, const char *ca_file, struct hearth_remote_list **out, struct hearth_errmsg *msg) {
-    struct hearth_remote_list *list = calloc(1, sizeof *list);
-    const struct timeval timeout = {.tv_sec = TIMEOUT_S};
+static redisContext *connect_to(const struct hearth_remote_address *address, const char *host, int64_t timeout_us) {
+    const struct timeval timeout = {.tv_sec = timeout_us / 1000000, .tv_usec = timeout_us % 1000000};
     redisOptions options = {.options = REDIS_OPT_SET_SOCK_CLOEXEC | REDIS_OPT_PREFER_IP_UNSPEC,
                             .connect_timeout = &timeout,
                             .command_timeout = &timeout};
+    if (address->path) {
+        REDIS_OPTIONS_SET_UNIX(&options, address->path);
+    } else {
+        REDIS_OPTIONS_SET_TCP(&options, host, address->port);
+    }
+    return redisConnectWithOptions(&options);
+}
+
+/* Of several addresses of a name the first that is reached. */
+static redisContext *connect_any(const struct hearth_remote_address *address, int64_t timeout_us) {
+    char numeric[HEARTH_REMOTE_WHERE_BYTES];
+    redisContext *context = NULL;
+    const unsigned n = address->path ? 0 : hearth_remote_numeric(address->host, 0, numeric);
+    for (unsigned turn = 0; turn < n && (!context || context->err); turn++) {
+        if (context) {
+            redisFree(context);
+        }
+        context =
+            hearth_remote_numeric(address->host, turn, numeric) > 0 ? connect_to(address, numeric, timeout_us) : NULL;
+    }
+    return context ? context : connect_to(address, address->host, timeout_us);
+}
+
+int hearth_remote_list_open_one(const char *url, const char *ca_file, int64_t timeout_us,
+                                struct hearth_remote_list **out, struct hearth_errmsg *msg) {
+    struct hearth_remote_list *list = calloc(1, sizeof *list);
     *out = NULL;
     if (!list) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
@@ -436,12 +461,7 @@ static int open_one(const char *url, const char *ca_file, struct hearth_remote_l
     int err = hearth_remote_address_parse(url, &list->address, msg);
     err = err == HEARTH_OK && list->address.tls ? hearth_remote_tls(&list->address, ca_file, &list->ssl, msg) : err;
     if (err == HEARTH_OK) {
-        if (list->address.path) {
-            REDIS_OPTIONS_SET_UNIX(&options, list->address.path);
-        } else {
-            REDIS_OPTIONS_SET_TCP(&options, list->address.host, list->address.port);
-        }
-        list->context = redisConnectWithOptions(&options);
+        list->context = connect_any(&list->address, timeout_us > 0 ? timeout_us : TIMEOUT_US);
         if (!list->context) {
             err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
         } else if (list->context->err ||
@@ -466,7 +486,8 @@ static int open_node(struct hearth_remote_list *list, const char *where, struct 
                      struct hearth_errmsg *msg) {
     char *url = hearth_remote_hosts_url(&list->hosts, where);
     *out = NULL;
-    const int err = url ? open_one(url, list->ca_file, out, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    const int err = url ? hearth_remote_list_open_one(url, list->ca_file, 0, out, msg)
+                        : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     hearth_memory_wipe(url);
     return err;
 }
@@ -542,9 +563,25 @@ static int open_cluster(const char *url, const char *ca_file, struct hearth_remo
     return HEARTH_OK;
 }
 
+static void skip_range(void *user, int first, int last, const char *host, int port) {
+    (void)user, (void)first, (void)last, (void)host, (void)port;
+}
+
+bool hearth_remote_list_is_node(struct hearth_remote_list *list) {
+    return hearth_remote_list_slots(list, skip_range, NULL) == HEARTH_OK;
+}
+
 int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
                             struct hearth_errmsg *msg) {
-    return hearth_remote_hosts_several(url) ? open_cluster(url, ca_file, out, msg) : open_one(url, ca_file, out, msg);
+    if (hearth_remote_hosts_several(url)) {
+        return open_cluster(url, ca_file, out, msg);
+    }
+    const int err = hearth_remote_list_open_one(url, ca_file, 0, out, msg);
+    if (err != HEARTH_OK || !hearth_remote_hosts_seed(url) || !hearth_remote_list_is_node(*out)) {
+        return err;
+    }
+    hearth_remote_list_close(*out);
+    return open_cluster(url, ca_file, out, msg);
 }
 
 void hearth_remote_list_close(struct hearth_remote_list *list) {

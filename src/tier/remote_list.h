@@ -9,11 +9,16 @@
 
 struct hearth_remote_list;
 
-/* Connects, with several hosts in the URL to all nodes of their cluster. `ca_file` as in hearth_remote_params. Errors:
- * INVALID, IO, NOMEM, with one line in `msg` without a password. */
+/* Connects, to all nodes where the URL names a cluster, or one of its hosts. `ca_file` as in hearth_remote_params.
+ * Errors: INVALID, IO, NOMEM, with one line in `msg` without a password. */
 int hearth_remote_list_open(const char *url, const char *ca_file, struct hearth_remote_list **out,
                             struct hearth_errmsg *msg);
+/* The same of one host, whatever it is; each of its answers is waited for so long, 0: ten seconds. */
+int hearth_remote_list_open_one(const char *url, const char *ca_file, int64_t timeout_us,
+                                struct hearth_remote_list **out, struct hearth_errmsg *msg);
 void hearth_remote_list_close(struct hearth_remote_list *list); /* NULL is allowed */
+/* Whether one host is a node of a cluster. */
+bool hearth_remote_list_is_node(struct hearth_remote_list *list);
 /* The address without its password. */
 const char *hearth_remote_list_label(const struct hearth_remote_list *list);
 /* Why the last call failed, for people. */
