@@ -70,7 +70,7 @@ static void sanitize_word(char *text) {
     }
 }
 
-/* Whether an error is the server's fault. */
+/* Whether the server is to blame for an error. */
 static bool is_to_blame(const struct hearth_api_error *error) {
     switch (error->err) {
     case HEARTH_ERR_BUSY:
@@ -131,7 +131,7 @@ static void find_ending(const struct hearth_job *job, const struct hearth_tally 
     } else if (job->choice_count > 0 && job->choices[0].finish == HEARTH_FINISH_LENGTH) {
         ending->word = "length";
     }
-    ending->status = ending->status != 0 ? ending->status : 200; /* it went on without its client */
+    ending->status = ending->status != 0 ? ending->status : 200; /* the request went on without its client */
     sanitize(ending->error);
 }
 
@@ -182,8 +182,8 @@ static bool same_group(const struct hearth_job *a, const struct hearth_job *b) {
     return strcmp(a->client, b->client) == 0 && strcmp(session_of(a), session_of(b)) == 0 && class_of(a) == class_of(b);
 }
 
-/* Fills the groups, the largest first, and returns how many there are; `*others`: jobs of other keys, and those of more
- * groups. */
+/* Fills the groups, the largest first, and returns how many there are. `*others` counts the jobs of other keys and of
+ * groups that found no room. */
 static size_t group_ahead(const struct hearth_job *job, struct ahead_group groups[AHEAD_GROUPS], unsigned *others) {
     size_t n = 0;
     for (const struct hearth_job *one = job->api->running; one != NULL; one = one->next) {

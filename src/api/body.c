@@ -1,4 +1,4 @@
-/* Parses the body of a chat, but not the messages that an earlier body had.
+/* Parses the body of a chat, except for messages that an earlier body had already.
  *
  * A body of 600 kB takes 10 ms to parse, and all but its end came with the request before. So a scan that knows only
  * strings and brackets first finds where each element of "messages" begins and ends. Elements whose bytes are known are
@@ -32,7 +32,7 @@ static bool take(struct body_scan *scan, char c) {
     return true;
 }
 
-/* Past a string that begins here. */
+/* Skips a string that begins here. */
 static bool skip_string(struct body_scan *scan) {
     size_t at = scan->pos + 1;
     for (;;) {
@@ -52,7 +52,7 @@ static bool skip_string(struct body_scan *scan) {
     }
 }
 
-/* Past a value that begins here. */
+/* Skips a value that begins here. */
 static bool skip_value(struct body_scan *scan) {
     int depth = 0;
     while (scan->pos < scan->len) {
@@ -80,7 +80,7 @@ static bool add_item(struct hearth_body *body, const char *bytes, size_t len) {
     return true;
 }
 
-/* Tells the elements of the array apart whose '[' has just been taken. */
+/* Finds the elements of the array that begins here (its '[' is already read). */
 static bool split_elements(struct body_scan *scan, struct hearth_body *body) {
     skip_space(scan);
     if (take(scan, ']')) {
@@ -96,7 +96,7 @@ static bool split_elements(struct body_scan *scan, struct hearth_body *body) {
     return take(scan, ']');
 }
 
-/* Finds the array of the body's "messages": [*begin, *end) is what stands between its brackets. */
+/* Finds the body's "messages": [*begin, *end) is the text between the array's brackets. */
 static bool split(struct body_scan *scan, struct hearth_body *body, size_t *begin, size_t *end) {
     static const char name[] = "\"messages\"";
     bool found = false;
@@ -109,7 +109,7 @@ static bool split(struct body_scan *scan, struct hearth_body *body, size_t *begi
         if (scan->pos == scan->len || scan->text[scan->pos] != '"' || !skip_string(scan)) {
             return false;
         }
-        if (memmem(scan->text + key, scan->pos - key, "\\u", 2) != NULL) { /* may be another way to write it */
+        if (memmem(scan->text + key, scan->pos - key, "\\u", 2) != NULL) { /* may be another spelling of it */
             return false;
         }
         bool messages = scan->pos - key == sizeof name - 1 && memcmp(scan->text + key, name, sizeof name - 1) == 0;
@@ -136,7 +136,7 @@ static bool split(struct body_scan *scan, struct hearth_body *body, size_t *begi
     return found && take(scan, '}');
 }
 
-/* Parses what is new; false: parse everything. */
+/* Parses the new part; false: parse the whole body. */
 static bool parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, struct hearth_body *body) {
     for (size_t i = 0; i < body->count; i++) {
         struct hearth_body_item *item = &body->items[i];

@@ -1,5 +1,5 @@
-/* Breakpoints: the places in a prompt to which a client says it will come back, first as marks in the text, then as
- * pins in the tokens.
+/* Breakpoints: the places in a prompt to which a client says it will come back. They are found first as marks in the
+ * text, then as pins in the tokens.
  *
  * A breakpoint behind a message is where the template ends that message's turn, or, when the template has no such end,
  * where the next message's text begins. Behind the system text it is the mark that is always there; behind the last
@@ -43,7 +43,7 @@ static size_t trimmed_len(const struct hearth_message *message) {
     return len > lead ? len - lead : 0;
 }
 
-/* The offset in the prompt where the first `upto` bytes of a message end; NO_MARK: the message was not found. */
+/* The offset in the prompt at which the first `upto` bytes of a message end; NO_MARK: the message was not found. */
 static size_t inside(const struct hearth_message *message, size_t begin, size_t upto) {
     const size_t lead = leading_space(message), len = trimmed_len(message);
     const size_t bytes = upto > lead ? upto - lead : 0;
@@ -70,7 +70,7 @@ static size_t end_of(const struct hearth_job *job, const struct hearth_chat_requ
     return turn < len && turn <= next ? turn : next;
 }
 
-/* Offset of a breakpoint, or NO_MARK. */
+/* The offset of a breakpoint, or NO_MARK. */
 static size_t find(const struct hearth_job *job, const struct hearth_chat_request *request,
                    const struct hearth_chat_prompt *rendered, const size_t *offsets,
                    const struct hearth_breakpoint *point) {
@@ -104,7 +104,7 @@ void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_c
     const struct hearth_chat_request *request = &job->resolved->request;
     size_t *offsets = count_of(job) > 0 ? calloc(request->message_count, sizeof *offsets) : NULL;
     if (offsets == NULL) {
-        return; /* none, or less is kept: no answer depends on it */
+        return; /* out of memory: fewer places are kept, and no answer depends on them */
     }
     hearth_chat_locate(request, rendered, offsets);
     for (size_t i = 0; i < count_of(job); i++) {

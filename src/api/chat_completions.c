@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* logprobs: true, with up to 20 alternatives per token by top_logprobs. */
+/* Reads logprobs and top_logprobs, which asks for up to 20 alternatives per token. */
 static bool read_logprobs(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     const json_t *wanted;
     const json_t *top = hearth_api_json_get(body, "top_logprobs");
@@ -29,8 +29,7 @@ static bool read_logprobs(const json_t *body, struct hearth_generation *generati
     return true;
 }
 
-/* A reply that was cut off is told as such even where its calls are complete, so that the client does not take it for a
- * whole one. */
+/* A reply that was cut off says so even if its calls are complete, so that the client does not treat it as whole. */
 static const char *finish_reason(const struct hearth_choice *choice) {
     if (choice->cut) {
         return hearth_finish_text(HEARTH_FINISH_LENGTH);
@@ -92,7 +91,7 @@ static json_t *chat_first(const struct hearth_choice *choice) {
                      "content", "", "logprobs", "finish_reason");
 }
 
-/* A piece of a call: the first one has id and name. */
+/* Prints a piece of a call; the first one has id and name. */
 static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions) {
     json_t *arguments = hearth_json_text(delta->arguments != NULL ? delta->arguments : "", delta->arguments_len);
     json_t *function = json_pack("{s:s*, s:o}", "name", delta->call_name, "arguments", arguments);
@@ -179,7 +178,7 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
                      (json_int_t)job->rendered->prompts[0].tokens.n);
 }
 
-/* The exact length of a chat's prompt, whether it fits or not. */
+/* Answers with the exact length of a chat's prompt, whether it fits the context or not. */
 bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
     static const struct hearth_api_phases phases = {
         .parse = parse_to_count, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};

@@ -102,8 +102,8 @@ static bool resolve_ending(const struct hearth_api_parsed *parsed, struct hearth
     return !out->request.continues || check_continuation(history, last, asked, error);
 }
 
-/* Puts in the place of each tool the one that is equal to it and was printed first: a client that orders the members
- * of its schemas otherwise after a restart has the same prompt. */
+/* Replaces each tool by the equal one that was printed first, so that a client that orders the members of its schemas
+ * differently after a restart has the same prompt. */
 static void print_tools_as_before(const struct hearth_job *job, struct hearth_api_resolved *out) {
     for (size_t i = 0; i < json_array_size(out->tools); i++) {
         json_t *tool = json_array_get(out->tools, i);
@@ -117,7 +117,8 @@ static void print_tools_as_before(const struct hearth_job *job, struct hearth_ap
     }
 }
 
-/* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
+/* The format of the replies knows only the tools that are offered. The prompt describes all tools, because it must not
+ * change with the choice. */
 static bool get_format(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     const struct hearth_api_chat_options *sent = &job->parsed->chat;
     struct hearth_chat_request request = out->request;

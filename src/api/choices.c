@@ -10,7 +10,7 @@ static const struct hearth_choices_form *form_of(const struct hearth_job *job) {
     return (const struct hearth_choices_form *)job->dialect;
 }
 
-/* The members that every response and chunk has; `choices` is given up. */
+/* The members that every response and chunk has; takes `choices`. */
 static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
     const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
@@ -18,7 +18,7 @@ static json_t *envelope(const struct hearth_job *job, const char *object, json_t
                      choices);
 }
 
-/* A response names a tier when the request has named one. NULL when out of memory. */
+/* Adds the service tier if the request has named one. NULL: out of memory. */
 static json_t *with_tier(const struct hearth_job *job, json_t *response) {
     if (job->tier != NULL && json_object_set_new(response, "service_tier", json_string(job->tier)) < 0) {
         json_decref(response);
@@ -27,7 +27,7 @@ static json_t *with_tier(const struct hearth_job *job, json_t *response) {
     return response;
 }
 
-/* Adds what the response has cost; NULL when out of memory. */
+/* Adds usage, timings and receipt; NULL: out of memory. */
 static json_t *with_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
     if (response == NULL || (usage && json_object_set_new(response, "usage", hearth_usage_json(tally)) < 0) ||
         json_object_set_new(response, "timings", hearth_timings_json(tally)) < 0 ||
@@ -67,7 +67,7 @@ bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat
     return hearth_sse(out, NULL, one_choice(job, form_of(job)->delta(choice, delta, take_logprobs(choice))));
 }
 
-/* llama-server's account of a prompt that is being computed. */
+/* llama-server's report on a prompt that is being computed. */
 static json_t *progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens) {
     const struct hearth_receipt *receipt = &choice->receipt;
     const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
@@ -102,7 +102,7 @@ static bool print_last(struct hearth_choice *choice, struct hearth_buf *out) {
 
 bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out) {
     static const struct hearth_buf nothing = {0};
-    /* Log-probabilities wait for text; what still waits at the end goes with none. */
+    /* Log-probabilities wait for text; those that still wait at the end are sent without any. */
     return (json_array_size(choice->logprobs) == 0 || print_content(choice, &nothing, out)) &&
            (choice->job->resolved->stored != NULL || print_last(choice, out));
 }

@@ -17,7 +17,7 @@ static const char *stop_type(const struct hearth_choice *choice) {
     return choice->finish == HEARTH_FINISH_LENGTH ? "limit" : choice->stop != NULL ? "word" : "eos";
 }
 
-/* The tokens that were sampled since this was asked last; none where they are not wanted. */
+/* The tokens sampled since the last call; none if the client does not want them. */
 static json_t *take_tokens(struct hearth_choice *choice) {
     json_t *tokens = json_array();
     for (size_t i = 0; i < choice->sampled.n; i++) {
@@ -34,7 +34,7 @@ static json_t *settings_json(const struct hearth_job *job) {
     return settings;
 }
 
-/* Adds the log-probabilities that have come; NULL when out of memory. */
+/* Adds the log-probabilities that have come; NULL: out of memory. */
 static json_t *with_probs(struct hearth_choice *choice, json_t *answer) {
     json_t *entries = choice->logprobs;
     choice->logprobs = NULL;
@@ -45,7 +45,7 @@ static json_t *with_probs(struct hearth_choice *choice, json_t *answer) {
     return answer;
 }
 
-/* The last answer about a choice, in a stream with no text. */
+/* The last answer of a choice; in a stream it has no text. */
 static json_t *final_json(struct hearth_choice *choice, json_t *content) {
     const struct hearth_job *job = choice->job;
     const struct hearth_buf *prompt = &choice->prompt->text;
@@ -118,7 +118,7 @@ static const struct hearth_dialect native_dialect = {
 
 /* ---- requests ---- */
 
-/* Everything but the prompt. */
+/* Reads everything but the prompt. */
 static bool parse_options(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                           struct hearth_api_error *error) {
     static const struct hearth_field own[] = {
@@ -133,7 +133,7 @@ static bool parse_options(const struct hearth_job *job, const json_t *body, stru
         !hearth_response_format_read(body, &out->chat, error)) {
         return false;
     }
-    if (generation->sampling.logprobs == 0) { /* none are wanted; elsewhere 0 is the chosen one's alone */
+    if (generation->sampling.logprobs == 0) { /* here 0 means none; elsewhere it means the chosen token alone */
         generation->sampling.logprobs = -1;
     }
     generation->echo = true; /* the prompt's text is part of the answer */
@@ -153,7 +153,7 @@ bool hearth_completion_prepare(struct hearth_job *job, const json_t *body) {
 
 /* ---- infill ---- */
 
-/* A text of the body; NULL: the error is filled. */
+/* A text of the body; NULL: that failed, and the error is filled. */
 static const char *text_of(const json_t *object, const char *name, const char *otherwise,
                            struct hearth_api_error *error) {
     const json_t *value = hearth_api_json_get(object, name);
@@ -217,7 +217,7 @@ static bool add_part(const struct hearth_job *job, hearth_token mark, const char
     return rc >= 0 || hearth_api_fail_err(error, rc, NULL);
 }
 
-/* One of the other files: its name where the vocabulary marks files, and its text. */
+/* Appends one of the other files: its name if the vocabulary has a mark for files, and its text. */
 static bool add_file(const struct hearth_job *job, const json_t *file, struct hearth_tokens *out,
                      struct hearth_api_error *error) {
     const hearth_token mark = job->api->engine->caps.fim.file;
@@ -227,7 +227,7 @@ static bool add_file(const struct hearth_job *job, const json_t *file, struct he
            add_part(job, -1, json_string_value(json_array_get(file, 1)), out, error);
 }
 
-/* Other files in front: those behind the first so many that there is room for. */
+/* Appends the other files that come in front: as many of the last ones as fit. */
 static bool add_files(const struct hearth_job *job, const json_t *files, size_t room, struct hearth_tokens *out,
                       struct hearth_api_error *error) {
     const struct hearth_fim *fim = &job->api->engine->caps.fim;

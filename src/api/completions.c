@@ -9,7 +9,7 @@
 
 /* ---- parse ---- */
 
-/* The texts and token ids that a prompt is made of. NULL: the error is filled. */
+/* Reads the texts and token ids of a prompt. NULL: the error is filled. */
 static json_t *read_prompt(const struct hearth_api *api, json_t *value, struct hearth_api_error *error) {
     const bool list = json_is_array(value);
     size_t i;
@@ -41,7 +41,7 @@ static json_t *read_prompt(const struct hearth_api *api, json_t *value, struct h
     return parts;
 }
 
-/* True for an array of prompts; one that holds a number is a prompt itself, of ids and texts. */
+/* Whether an array holds several prompts; an array with a number in it is itself a prompt, of ids and texts. */
 static bool is_several(const json_t *value) {
     size_t i;
     const json_t *part;
@@ -107,7 +107,7 @@ static bool read_own_fields(const json_t *body, struct hearth_generation *genera
 
 /* ---- render ---- */
 
-/* Text is kept for `echo` only. */
+/* Makes the tokens of a prompt; its text is kept for `echo` only. */
 static bool render_prompt(const struct hearth_job *job, const json_t *parts, struct hearth_api_prompt *prompt,
                           struct hearth_api_error *error) {
     struct hearth_engine *engine = job->api->engine;

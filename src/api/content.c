@@ -20,7 +20,7 @@
 #define URL_MAX_BYTES 200
 #define TYPE_MAX_BYTES 64
 #define WARNINGS_MAX 16
-/* In front of what was left out, in a warning. */
+/* Precedes what was left out, in a warning. */
 #define WARNING "not shown to the model, which reads text only: "
 
 static const struct {
@@ -55,9 +55,9 @@ static const char *const magics[][2] = {
 };
 
 struct facts {
-    const char *type; /* "image/png"; not terminated */
+    const char *type; /* for example "image/png"; not terminated */
     size_t type_len;
-    const char *top; /* of the type, where only its second half is known: "audio" */
+    const char *top; /* first half of the type if only its second half is known: "audio" */
     bool sized;
     size_t bytes;
     const char *name, *url;
@@ -148,7 +148,7 @@ static void take_facts(struct facts *facts, const json_t *object) {
 
 /* ---- the note ---- */
 
-/* Appends a client's text as a part of one line: at most `most` bytes, whole characters, no control characters. */
+/* Appends a client's text in one line: at most `most` bytes, whole characters, no control characters. */
 static bool append_sanitized(struct hearth_buf *out, const char *text, size_t most) {
     size_t len = strlen(text), from;
     const bool cut = len > most;
@@ -278,7 +278,7 @@ json_t *hearth_content_warnings(const struct hearth_history *history) {
     return warnings;
 }
 
-/* A quoted string of a header: what is not ASCII becomes '?'. */
+/* Appends a quoted string of a header; characters that are not ASCII become '?'. */
 static bool append_quoted(struct hearth_buf *out, const char *text) {
     bool ok = hearth_buf_text(out, "299 - \"");
     for (; ok && *text != '\0'; text++) {

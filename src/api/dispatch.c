@@ -25,7 +25,7 @@
 #include <sys/random.h>
 
 #define WORKERS 4
-/* What clients have, at the least, to take the last answers when the server stops. */
+/* The least time that clients have to take the last answers when the server stops. */
 #define ANSWER_US 500000
 
 #define CHAT HEARTH_ROUTE_CHAT
@@ -155,7 +155,7 @@ const struct hearth_route *hearth_route_find(const char *method, const char *pat
     return NULL;
 }
 
-/* False: it is no time for a request that wants a reply, which the error says. */
+/* Whether a request that wants a reply can begin now. False: `error` says why not. */
 static bool has_room(struct hearth_api *api, const struct hearth_caller *caller, struct hearth_api_error *error) {
     uint32_t retry_after_s = 0;
     if (atomic_load(&api->stopping)) {
@@ -168,7 +168,7 @@ static bool has_room(struct hearth_api *api, const struct hearth_caller *caller,
     return true;
 }
 
-/* Refuses a compressed body by name: the JSON parser's error would not tell why it cannot be read. */
+/* Refuses a compressed body with a message of its own, since the JSON parser's error would not name the cause. */
 static bool has_plain_body(const struct hearth_http_exchange *exchange, struct hearth_api_error *error) {
     const char *coding = hearth_http_header(exchange, "content-encoding");
     return coding == NULL || *coding == '\0' || strcasecmp(coding, "identity") == 0 ||
@@ -177,8 +177,8 @@ static bool has_plain_body(const struct hearth_http_exchange *exchange, struct h
                            coding);
 }
 
-/* The route of a request that may be served, and its caller; NULL: it has been answered. Everything that can be said
- * without the body is said here. `take`: it begins, and counts. */
+/* The route of a request that may go on, and its caller. NULL: it was answered; everything that can be refused without
+ * the body is refused here. `take`: the request begins now, and counts. */
 static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
                                         struct hearth_caller *caller, bool take) {
     struct hearth_api_error error;
@@ -201,7 +201,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
                         (route->prepare == NULL || has_plain_body(exchange, &error)) &&
                         ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
                         (route->prepare == NULL || hearth_key_limits_ask(caller, route, take, &error));
-    if (!wanted || take || route->prepare == NULL) { /* what follows is the answer, or leads to it */
+    if (!wanted || take || route->prepare == NULL) { /* the request is answered here, or `now` does it */
         hearth_key_limits_tell(caller, exchange);
     }
     if (!wanted) {
@@ -211,7 +211,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     return route;
 }
 
-/* Answers at the head what needs no body: /health needs no key, and bodies of clients without a key are not kept. */
+/* Answers at the head what needs no body. /health needs no key; bodies of clients without a key are not read. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
@@ -223,7 +223,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     return route != NULL;
 }
 
-/* Checks the request again, because time has passed since its head came. */
+/* Checks the request again when its body is there, because time has passed since its head. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_api *api = user;
     struct hearth_caller caller;
@@ -260,7 +260,7 @@ static void on_tick(void *user) {
     }
 }
 
-/* The server begins to end: no stream of events is waited for. */
+/* Ends the streams of events when the server begins to stop, since it does not wait for them. */
 static void end_streams(struct hearth_http_work *work) {
     struct hearth_api *api = (struct hearth_api *)((char *)work - offsetof(struct hearth_api, events.end));
     hearth_feed_tick(api);
@@ -284,7 +284,7 @@ void hearth_api_params_default(struct hearth_api_params *params) {
     hearth_sampling_default(&params->sampling);
 }
 
-/* A copy that is UTF-8 whatever the original was; NULL: out of memory. */
+/* Copies a text as valid UTF-8, whatever it was; NULL: out of memory. */
 static char *copy_text(const char *text) {
     struct hearth_buf copy = {0};
     if (!hearth_utf8_append(&copy, text, strlen(text)) || !hearth_buf_append(&copy, "", 1)) {
@@ -377,7 +377,7 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
         return HEARTH_ERR_NOMEM;
     }
     if (api->ring == NULL && hearth_session_store_lasts(api->store)) {
-        (void)hearth_session_requests_put(api->store, NULL, 0, 0, 0); /* what was kept before is not wanted now */
+        (void)hearth_session_requests_put(api->store, NULL, 0, 0, 0); /* removes what was kept before */
     }
     return HEARTH_OK;
 }
@@ -385,7 +385,7 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(params->engine != NULL && params->chat != NULL && params->service != NULL);
     *out = NULL;
-    json_object_seed(0); /* before threads */
+    json_object_seed(0); /* before threads are started */
     hearth_json_watch_memory();
     struct hearth_api *api = calloc(1, sizeof *api);
     if (api == NULL) {
@@ -444,7 +444,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         if (rc == HEARTH_ERR_NOMEM) {
             hearth_fail(msg, rc, "no memory for the API");
         }
-        api->shut_down = true; /* the service has no request of this API */
+        api->shut_down = true; /* the service has no request of this API any more */
         hearth_api_destroy(api);
         return rc;
     }
@@ -470,7 +470,7 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
         return;
     }
     api->shut_down = true;
-    hearth_http_close_after_answers(api->http); /* first, so that clients that are told of the end leave */
+    hearth_http_close_after_answers(api->http); /* before the rest, so that clients that learn of the end disconnect */
     atomic_store(&api->stopping, true);
     hearth_http_post(api->http, &api->events.end);
     const int64_t begun_us = hearth_clock_us();

@@ -44,7 +44,7 @@ static bool has_tool(const struct hearth_chat_request *request, const char *name
 static void find_tool_then(struct hearth_divergence *divergence, const struct hearth_chat_request *request,
                            const struct hearth_transcript_prompt *prompt, size_t name_at) {
     const struct hearth_transcript_fork *fork = &divergence->fork;
-    const size_t front = fork->offset - name_at - 1; /* bytes that both names begin with */
+    const size_t front = fork->offset - name_at - 1; /* bytes with which both names begin */
     const char *end = fork->then != NULL ? memchr(fork->then, '"', fork->then_len) : NULL;
     divergence->tools = HEARTH_REPORT_TOOL_OTHER;
     if (end == NULL || fork->offset <= name_at) {
@@ -62,7 +62,7 @@ static void find_tool_then(struct hearth_divergence *divergence, const struct he
                                    : HEARTH_REPORT_TOOL_OTHER;
 }
 
-/* The earlier prompt goes on with a tool that the request does not have: the last ones have gone. */
+/* Finds the tool that has gone: the earlier prompt goes on with a tool that the request does not have. */
 static void find_tool_gone(struct hearth_divergence *divergence, const struct hearth_chat_request *request) {
     enum { NEAR = 120 };
     static const char key[] = "\"name\": \"";
@@ -113,8 +113,8 @@ static double tokens_before_byte(void *user, size_t offset) {
     return hearth_transcript_fork_tokens(fork, fork->reach + offset);
 }
 
-/* The first message without a counterpart in the earlier prompt: behind the last message that both have, each message
- * that the earlier prompt had there counts as the counterpart of one. */
+/* The first message without a counterpart in the earlier prompt: behind the last message that both prompts have, each
+ * message that the earlier prompt had there is the counterpart of one. */
 static size_t first_new(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
     enum { NEAR = 64 };
     const size_t count = prompt->message_count, then = fork->said_count;
@@ -128,7 +128,7 @@ static size_t first_new(const struct hearth_transcript_fork *fork, const struct 
     return count;
 }
 
-/* Where the messages begin that are new whatever became of the others; the prompt's end, where that is not known. */
+/* The offset where messages begin that are new in any case; the prompt's end if that is unknown. */
 static size_t new_begins(const struct hearth_divergence *divergence, const struct hearth_chat_request *request,
                          const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
     const struct hearth_transcript_fork *fork = &divergence->fork;
@@ -144,15 +144,15 @@ static size_t new_begins(const struct hearth_divergence *divergence, const struc
     return end > fork->reach ? end : prompt->len;
 }
 
-/* A system text in the place of another one, or messages in front of known ones: without it they cost nothing
- * themselves. Of a question that is asked anew that cannot be said. */
+/* Whether the difference can be avoided without changing the conversation: a replaced system text, or messages inserted
+ * in front of known ones. A question that is asked again cannot be avoided. */
 static bool can_be_left(const struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt) {
     const struct hearth_diagnosis *diagnosis = &divergence->diagnosis;
     const bool replaced = divergence->all && strcmp(diagnosis->field, "system") == 0;
     return (replaced || diagnosis->cause == HEARTH_CAUSE_INSERTED) && diagnosis->own && prompt->prefix_messages == 0;
 }
 
-/* Fills how many tokens the difference costs, and how many of them the lines that changed do. */
+/* Fills how many tokens the difference costs, and how many of them the changed lines cost. */
 static void weigh(struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt, size_t known_end,
                   size_t fixed_bytes) {
     struct hearth_transcript_fork *fork = &divergence->fork;
@@ -165,15 +165,14 @@ static void weigh(struct hearth_divergence *divergence, const struct hearth_tran
         divergence->saved_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, known_end) - fork->token);
     }
     const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
-    if (divergence->line_count > 0 && end > fork->reach) { /* these bytes begin a line or two behind the fork: that is
-                                                                no matter */
+    if (divergence->line_count > 0 && end > fork->reach) { /* they begin a line or two behind the fork: no matter */
         divergence->fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
     }
 }
 
-/* Whether two conversations part in what one program writes anew into the same line: both have that line, and a pattern
- * knows it by what stays. Where no tools tell programs apart only numbers may differ. Otherwise it is another program's
- * prompt, which only has lines in common with this one. */
+/* Whether both conversations come from one program that rewrites the same line: both have the line, and a pattern
+ * recognises it by the part that stays. Without tools to tell programs apart only numbers may differ. Otherwise the
+ * other prompt is another program's, which merely has lines in common with this one. */
 static bool is_one_program(const struct hearth_divergence *divergence, const struct hearth_chat_request *request) {
     const struct hearth_report_line *line = &divergence->lines[0];
     if (divergence->line_count == 0 || line->pattern[0] == '\0' || line->then[0] == '\0' || line->now[0] == '\0') {
@@ -253,7 +252,7 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
         }
     }
     weigh(divergence, prompt, new_begins(divergence, request, prompt, rendered), fixed_bytes);
-    fork->said = NULL; /* these stay the caller's */
+    fork->said = NULL; /* the caller keeps these */
     fork->then = NULL;
     fork->stretches = NULL;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The type is that of the first row with at least the error's status. */
+/* The type of an error is that of the first row whose status is at least the error's. */
 static const struct {
     int up_to;
     const char *type;
@@ -18,11 +18,11 @@ static const struct {
     {503, "server_error"},          {504, "timeout_error"},         {599, "server_error"},
 };
 
-/* A server that ends is followed by another one, soon or in another place. */
+/* A server that stops is replaced soon. */
 #define ENDING_RETRY_S 2
 /* Memory comes back as soon as another request ends. */
 #define NOMEM_RETRY_S 1
-/* A database server that restarts is back in about so long. */
+/* A database server that restarts is back about then. */
 #define STORE_RETRY_S 2
 
 static const char *type_of(int status) {
@@ -65,7 +65,7 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
     } else if (err == HEARTH_ERR_EFFORT) {
         code = "preparation_timeout";
     } else if (err == HEARTH_ERR_CANCELLED) {
-        /* A client that cancels is not there to be told: this one met the end of the grace period. */
+        /* A client that cancels gets no answer; this request met the end of the grace period. */
         return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
     }
     fill(error, status, code, NULL);
@@ -120,7 +120,7 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         type = words[i].status == error->status ? words[i].type : type;
     }
-    /* Clients recover from some of the errors of threads, which they know by this. */
+    /* Clients recover from some errors of threads, which they recognise by this code. */
     json_t *details = error->code != NULL && strncmp(error->code, "thread_", 7) == 0
                           ? json_pack("{s:s}", "error_code", error->code)
                           : NULL;

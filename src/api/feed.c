@@ -28,13 +28,13 @@ struct hearth_feed_stream {
     struct hearth_api *api;
     struct hearth_http_exchange *exchange;
     struct hearth_caller caller;
-    struct hearth_digest sent; /* of the last text */
+    struct hearth_digest sent; /* digest of the last text */
     int64_t sent_us;
 };
 
 #define NUMBER(name) {#name, offsetof(struct hearth_service_stats, name)}
 
-/* Numbers of the service that the page shows. */
+/* Figures of the service that the page shows. */
 static const struct {
     const char *name;
     size_t offset;
@@ -71,7 +71,7 @@ static bool sees_all(const struct hearth_caller *caller) {
     return hearth_caller_sees(caller, NULL);
 }
 
-/* Whether two callers are told the same. */
+/* Whether two callers see the same. */
 static bool same_view(const struct hearth_caller *a, const struct hearth_caller *b) {
     return sees_all(a) == sees_all(b) && (sees_all(a) || (hearth_digest_equal(a->salt, b->salt) &&
                                                           a->tenant.id == b->tenant.id && a->scopes == b->scopes));
@@ -110,7 +110,7 @@ static bool print_state(struct hearth_api *api, const struct hearth_caller *call
     if (ok && api->ring != NULL) {
         const struct hearth_ring_filter filter = {
             .owner = sees_all(caller) ? NULL : &caller->salt, .after = after, .limit = first ? FIRST_REQUESTS : 0};
-        out->len--; /* the object goes on */
+        out->len--; /* the object continues */
         ok = hearth_buf_text(out, ",\"requests\":") && hearth_ring_list(api->ring, &filter, out) &&
              hearth_buf_text(out, "}");
     }
@@ -131,7 +131,7 @@ static void on_gone(void *user) {
     forget(user);
 }
 
-/* Ends the stream; the page asks again. */
+/* Ends the stream; the page connects again. */
 static void end(struct hearth_feed_stream *stream) {
     hearth_http_end(stream->exchange);
     forget(stream);
@@ -174,7 +174,7 @@ void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchan
     hearth_http_on_gone(exchange, on_gone, stream);
 }
 
-/* Writes a text unless the stream has it. */
+/* Writes a text unless the stream has sent it already. */
 static void tell(struct hearth_feed_stream *stream, const struct hearth_buf *text, struct hearth_digest digest,
                  int64_t now_us) {
     static const char ping[] = ":\n\n";

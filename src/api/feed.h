@@ -1,4 +1,4 @@
-/* The streams of GET /events. The loop's thread. */
+/* The streams of GET /events. On the loop's thread. */
 #ifndef HEARTH_API_FEED_H
 #define HEARTH_API_FEED_H
 
@@ -6,10 +6,10 @@
 
 /* Begins a stream. */
 void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-/* Once a second, and when the server begins to end: tells what has changed, or ends the streams. */
+/* Called once a second and when the server begins to stop: tells what has changed, or ends the streams. */
 void hearth_feed_tick(struct hearth_api *api);
 
-/* Once a second: what counters have gained belongs to this minute. */
+/* Called once a second: adds what counters have gained to the present minute. */
 void hearth_feed_count(struct hearth_api *api);
 /* GET /trends: the last hour, minute by minute. */
 void hearth_feed_trends_get(struct hearth_api *api, struct hearth_http_exchange *exchange);

@@ -12,7 +12,7 @@
 
 /* ---- structured output ---- */
 
-/* Takes a schema over. One without any keyword stands for any object, as in llama-server. */
+/* Takes over a schema. A schema without any keyword stands for any object, as in llama-server. */
 static bool set_schema(const json_t *schema, const char *param, struct hearth_api_chat_options *options,
                        struct hearth_api_error *error) {
     struct hearth_errmsg reason;
@@ -114,8 +114,8 @@ bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_opti
 
 /* ---- reasoning ---- */
 
-/* The server's template arguments, and over them the request's. enable_thinking is taken out: it is a switch of the
- * request like the other names that it has. */
+/* Merges the server's template arguments with the request's, which win. enable_thinking is taken out: it is a switch of
+ * the request under one of its names. */
 static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
     const json_t *own;
@@ -252,7 +252,7 @@ static bool read_budget_message(const json_t *message, struct hearth_api_chat_op
     return options->reasoning_budget_message != NULL || hearth_api_fail_nomem(error);
 }
 
-/* Drops arguments that the template does not read, so that a change of them does not make another conversation. */
+/* Drops arguments that the template does not read, so that changing them does not make it another conversation. */
 static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
     const char *name;
     json_t *value;

@@ -67,7 +67,7 @@ static const struct {
     {"web_search_options", "", "web search", false},
 };
 
-/* The word that stands for a value in `allowed`; NULL for values that are never allowed. */
+/* The word in `allowed` that stands for a value; NULL for values that are never allowed. */
 static const char *word_of(const json_t *value) {
     const json_t *inner = value;
     if (json_is_array(value)) {
@@ -119,8 +119,8 @@ static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
     return true;
 }
 
-/* Of two names the newer one wins. A number above what the context leaves is no error: generation ends with the
- * context. */
+/* Reads the limit of the reply. Of two names the newer one wins. A limit beyond the context is no error: generation
+ * ends with the context. */
 static bool read_max_tokens(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
     bool found = false;
@@ -145,7 +145,7 @@ static bool read_max_tokens(const json_t *body, struct hearth_generation *genera
     return true;
 }
 
-/* Seeds of any size are folded to 32 bits; -1 asks for a random one, as does silence. */
+/* Reads the seed. Seeds of any size are folded to 32 bits; -1 or no seed asks for a random one. */
 static bool read_seed(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     const json_t *value = hearth_api_json_get(body, "seed");
     int64_t seed;
@@ -172,7 +172,7 @@ static bool add_stop(const json_t *value, struct hearth_generation *generation, 
     if (*text == '\0' || strlen(text) != json_string_length(value)) {
         return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string is empty or holds a NUL character");
     }
-    if (json_string_length(value) > STOP_BYTES_MAX) { /* looked for with each token */
+    if (json_string_length(value) > STOP_BYTES_MAX) { /* every sampled token is compared with it */
         return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string may have %d bytes at most",
                                STOP_BYTES_MAX);
     }
@@ -238,7 +238,7 @@ static bool read_logit_bias(const struct hearth_api *api, const json_t *body, st
     if (!json_is_array(biases) && !json_is_object(biases)) {
         return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias must be an object");
     }
-    if (count > api->engine->caps.vocab_tokens) { /* all are applied to each sampled token */
+    if (count > api->engine->caps.vocab_tokens) { /* every bias is applied at every sampled token */
         return hearth_api_fail(error, 400, "invalid_value", "logit_bias",
                                "logit_bias: there are more biases than tokens in the vocabulary");
     }
@@ -301,7 +301,7 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     }
     const int32_t context = (int32_t)api->engine->caps.ctx_tokens;
     if (generation->sampling.penalty_last_tokens < 0 || generation->sampling.penalty_last_tokens > context) {
-        generation->sampling.penalty_last_tokens = context; /* -1: all of it; and more there is not */
+        generation->sampling.penalty_last_tokens = context; /* -1: all of it, which is at most the context */
     }
     const char *model = json_string_value(hearth_api_json_get(body, "model"));
     if (model != NULL && *model != '\0') {

@@ -26,7 +26,7 @@
 
 struct hearth_conversation {
     struct hearth_transcript_place *place;
-    struct hearth_message *begun; /* the message that is to be continued, or NULL */
+    struct hearth_message *begun; /* the message that the reply continues, or NULL */
     size_t prompt_tokens, known_tokens, sampled_tokens;
     int64_t prepare_us;
     struct hearth_divergence divergence;
@@ -35,8 +35,8 @@ struct hearth_conversation {
 /* ---- what lives as long as the API ---- */
 
 bool hearth_history_init(struct hearth_api *api) {
-    /* Of the room, a quarter holds what was read (messages beside their JSON), a sixteenth each the tools as they were
-     * first printed and the tool sets of conversations, and the rest text and tokens. */
+    /* Of the memory, a quarter holds parsed messages beside their JSON, a sixteenth each the tools as they were first
+     * printed and the tool sets of conversations, and the rest texts and tokens. */
     api->message_cache = hearth_message_cache_create(api->transcript_bytes / 4);
     api->first_values = hearth_first_values_create(api->transcript_bytes / 16);
     struct hearth_transcripts_params params = {.engine = api->engine,
@@ -114,11 +114,11 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job
     };
 }
 
-/* A mark nearer than this to the next one, in bytes, is left out: the scheduler may take only the first of the two, and
- * here it is the later one that more prompts come back to. */
+/* Marks closer than this many bytes are merged into the later one: the scheduler might take only the first, and more
+ * prompts come back to the later. */
 #define HEAD_GAP_BYTES (8 * HEARTH_MARK_MIN_GAP_TOKENS)
 
-/* Marks where prompts of one client branch off that have only some of the system messages or tools in common. */
+/* Adds marks where prompts of one client part that share only some of the system messages or tools. */
 static void add_head(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
     size_t next = rendered->system_end < rendered->text.len ? rendered->system_end : rendered->text.len;
     for (size_t i = rendered->head_count; i-- > 0;) {
@@ -130,7 +130,7 @@ static void add_head(struct hearth_transcript_prompt *prompt, const struct heart
     }
 }
 
-/* Where the prompt ends: at the end of its text, or a little before the text of a message that is not known yet. 0:
+/* Where the prompt ends: at the end of its text, or a little before the text of a message that is not known yet; 0:
  * that place was not found. */
 static size_t end_of_text(const struct hearth_job *job, const struct hearth_chat_prompt *rendered) {
     const size_t len = rendered->text.len, begins = rendered->last_input_start;
@@ -148,7 +148,7 @@ static void set_text(const struct hearth_job *job, struct hearth_transcript_prom
     prompt->len = end_of_text(job, rendered) - from;
     prompt->mark_count = 0;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if (marks[i] >= from && marks[i] <= from + prompt->len) { /* NO_MARK is more than any length */
+        if (marks[i] >= from && marks[i] <= from + prompt->len) { /* NO_MARK is larger than any length */
             hearth_marks_add(prompt, marks[i] - from);
         }
     }
@@ -156,7 +156,7 @@ static void set_text(const struct hearth_job *job, struct hearth_transcript_prom
     hearth_breakpoints_mark(job, rendered, from, prompt, out);
 }
 
-/* Renders the request with a mark in the place of message `keep - 1`; returns where what follows it begins, or 0. */
+/* Renders the request with a mark in the place of message `keep - 1`; returns where the text behind it begins, or 0. */
 static size_t render_tail(const struct hearth_job *job, size_t keep, struct hearth_chat_prompt *rendered) {
     const struct hearth_chat_request *request = &job->resolved->request;
     char mark[48];
@@ -188,7 +188,7 @@ static size_t render_tail(const struct hearth_job *job, size_t keep, struct hear
     return from;
 }
 
-/* Tokenises what was rendered, if it can fit the context: a request that counts tokens is told of any number. Errors:
+/* Tokenises the rendered text if it can fit the context; a request that counts tokens gets any number. Errors:
  * TOO_LONG, and those of hearth_transcripts_tokenize(). */
 static int tokenize(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                     struct hearth_transcript_result *result) {
@@ -200,9 +200,10 @@ static int tokenize(const struct hearth_job *job, const struct hearth_transcript
     return hearth_transcripts_tokenize(job->api->transcripts, prompt, result);
 }
 
-/* The exact tokens of a conversation in the store, and behind them what the template prints after its last reply. The
- * transcripts have the same path, as a rule, and with it the place where the reply will be remembered; where they have
- * lost it, the store's tokens stand alone. False: the text behind the reply cannot be told; render everything. */
+/* Makes the prompt from the exact tokens of a stored conversation and the text that the template prints behind its last
+ * reply. The transcripts usually have the same path, and with it the place where the reply will be remembered; if they
+ * have lost it, the stored tokens stand alone. False: the text behind the reply is unknown, so everything must be
+ * rendered. */
 static bool make_exact(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
                        struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                        struct hearth_api_rendered *out) {
@@ -234,7 +235,7 @@ static bool make_exact(const struct hearth_job *job, struct hearth_transcript_pr
     return false;
 }
 
-/* Renders and tokenises. `rendered` is for the caller to finish. */
+/* Renders and tokenises. The caller finishes `rendered`. */
 static int make_tokens(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
                        struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                        struct hearth_api_rendered *out, struct hearth_errmsg *msg) {
@@ -274,9 +275,9 @@ static void release(struct hearth_api *api, struct hearth_transcript_place *plac
     }
 }
 
-/* The last mark stands where the generation prompt begins. What the template prints in front of it only while no reply
- * is behind it will not come again: the mark moves before that, to where the next turn's prompt leaves this one, and by
- * a token more, which may be another one when another text follows it. */
+/* Moves the last mark, which stands where the generation prompt begins. The template may print tokens in front of it
+ * only as long as no reply follows. The mark moves before these, to where the next turn's prompt leaves this one, and
+ * one token further back, because the last token may depend on the text behind it. */
 static void move_end_mark(const struct hearth_job *job, struct hearth_api_prompt *prompt) {
     const struct hearth_chat_request *request = &job->resolved->request;
     const struct hearth_api *api = job->api;
@@ -296,7 +297,7 @@ static void move_end_mark(const struct hearth_job *job, struct hearth_api_prompt
     prompt->marks[prompt->mark_count - 1] = to;
 }
 
-/* Where in the tokens tools and system text end; 0: not in what was rendered. */
+/* Where tools and system text end, in tokens; 0: unknown. */
 static int32_t head_tokens(const struct hearth_transcript_prompt *from, const struct hearth_chat_prompt *rendered,
                            const struct hearth_transcript_result *result) {
     for (size_t i = 0; i < from->mark_count && from->prefix_messages == 0; i++) {
@@ -372,8 +373,8 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
 
 /* ---- replies ---- */
 
-/* Takes a stop string, and what was sampled behind it, off the tokens; a token that it begins within is tokenised anew
- * as far as it goes. False: out of memory. */
+/* Removes a stop string, and what was sampled behind it, from the tokens. A token in which the stop string begins is
+ * replaced by tokens for its first part. False: out of memory. */
 static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *tokens, const char *stop) {
     struct hearth_buf text = {0};
     size_t kept = 0, kept_bytes = 0;
@@ -449,7 +450,7 @@ uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
     return n;
 }
 
-#define WORTH_TOKENS 16 /* what all prompts of a template begin with is less, and less costs nothing */
+#define WORTH_TOKENS 16 /* every two prompts of a template share this much, which costs nothing */
 
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt) {
     const struct hearth_conversation *conversation = job->rendered->conversation;

@@ -1,22 +1,22 @@
 /* See idle.h.
  *
- * Many templates print a reply otherwise once another message follows it: the thinking is gone, calls are printed anew.
- * Everything from there on has to be computed again, when the client waits for it. But what the template will print is
- * known as soon as the reply is there, up to the text of the message that comes next.
+ * Many templates print a reply differently once another message follows it: thinking is left out, calls are printed
+ * again. Everything from there on has to be computed again, while the client waits. But the template's new text is
+ * known as soon as the reply is, up to the text of the next message.
  *
  *     loop: a job is over ---> worker: the next prompt, with a ---> loop: submit ---> service: a prefetch in idle time
  *                              message that stands for what comes                     loop: freed when that has ended
  *
- * The message stands for a tool's result where the reply calls, else for one of the user, and the prompt is cut in
- * front of its text. What of it the conversation's own state has at its end is there already; where that is nearly all
- * of it, the template has rewritten nothing. Conversations whose exact tokens are stored are printed by no template,
- * and need none of this.
+ * The message stands for a tool's result if the reply has calls, otherwise for one of the user, and the prompt is cut
+ * in front of its text. The conversation's own state already has a part of this prompt; if that is nearly all of it,
+ * the template has rewritten nothing. Conversations whose exact tokens are stored are not rendered, so they need none
+ * of this.
  *
- * It begins a moment after the reply: an agent that runs tools comes back at once, and would find the lane busy. When
- * the next turn has come by then, nothing is left to do.
+ * It begins a moment after the reply: an agent that runs tools comes back at once, and would find the lane busy. If the
+ * next turn has come by then, nothing is done.
  *
- * A turn has a budget of tokens. On battery power nothing is computed ahead, unless that is wanted; a worker asks.
- * Failures of all kinds only mean that the next turn costs what it would have cost anyway.
+ * A turn has a budget of tokens. On battery power nothing is computed ahead unless the options say so; a worker checks.
+ * Any failure only means that the next turn costs what it would have cost anyway.
  *
  * Invariant: `running` counts the jobs of this file that are not freed; there are at most RUNNING_MAX. */
 #include "api/idle.h"
@@ -31,8 +31,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUNNING_MAX 32  /* conversations at a time; those that have ended last are the likeliest to come back */
-#define LEAST_TOKENS 32 /* fewer are computed as soon as they are asked for */
+#define RUNNING_MAX 32  /* most conversations at a time; those that ended last are the likeliest to come back */
+#define LEAST_TOKENS 32 /* fewer tokens are left to the next request */
 
 struct idle_job {
     struct hearth_job job;        /* first, so that it converts */
@@ -79,7 +79,7 @@ static bool has_reply(const struct hearth_job *job) {
 
 /* ---- the next prompt ---- */
 
-/* A message that stands for the client's next one. NULL: out of memory. */
+/* Makes a message that stands for the client's next one. NULL: out of memory. */
 static struct hearth_message *make_unknown(const struct hearth_message *reply) {
     const bool calls = reply->call_count > 0;
     struct hearth_message *message = hearth_message_create(calls ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER);
@@ -268,7 +268,7 @@ void hearth_idle_overtake(const struct hearth_job *job) {
 
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us) {
     while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us &&
-           !atomic_load(&idle->api->drained)) { /* then the pool may have stopped */
+           !atomic_load(&idle->api->drained)) { /* once drained, the pool may have stopped */
         hearth_api_pool_push(idle->api->pool, leave_list(&idle->waiting));
     }
 }
@@ -280,7 +280,7 @@ void hearth_idle_destroy(struct hearth_idle *idle) {
     free(idle);
 }
 
-/* Puts a job at the end of the line. */
+/* Puts a job at the end of the queue. */
 static void wait_in_line(struct hearth_idle *idle, struct hearth_job *job) {
     struct hearth_job **end = &idle->waiting;
     while (*end != NULL) {

@@ -8,17 +8,17 @@
 
 /* Tokens [from, to) of the prompt that goes on from a reply. */
 struct hearth_idle_range {
-    struct hearth_digest replied; /* the chain up to and with that reply */
+    struct hearth_digest replied; /* the chain up to and including that reply */
     size_t from, to;
 };
 
 struct hearth_idle {
     struct hearth_api *api;
-    size_t tokens;    /* most of a turn */
-    int64_t after_us; /* the reply was sent so long ago */
+    size_t tokens;    /* most tokens of a turn */
+    int64_t after_us; /* how long after the reply */
     bool on_battery;
-    struct hearth_job *waiting;                                  /* that have not begun, the oldest first */
-    struct hearth_job *submitted;                                /* that the service has */
+    struct hearth_job *waiting;                                  /* jobs that have not begun, the oldest first */
+    struct hearth_job *submitted;                                /* jobs that the service has */
     size_t running;                                              /* conversations that are computed ahead now */
     struct hearth_idle_range ranges[HEARTH_IDLE_REMEMBERED_MAX]; /* a ring */
     size_t next_range;
@@ -26,27 +26,29 @@ struct hearth_idle {
 
 /* ---- idle.c ---- */
 
-/* *out NULL: nothing is computed in idle time: params->idle_tokens is 0, or thinking is kept. False: out of memory. */
+/* Makes the part that computes ahead. *out NULL: nothing is computed in idle time, because params->idle_tokens is 0 or
+ * thinking is kept. False: out of memory. */
 bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_idle **out);
-/* Once no job is left but those that wait to begin. NULL is allowed. */
+/* Destroys it once no job is left except those that wait to begin. NULL is allowed. */
 void hearth_idle_destroy(struct hearth_idle *idle);
 
-/* Loop: whether the tokens of a job's prompt are to be kept until the job is over. */
+/* On the loop: whether the tokens of a job's prompt have to be kept until the job ends. */
 bool hearth_idle_is_wanted(const struct hearth_job *job);
 /* Loop: the job is over, and about to be freed. Where it has come to a reply that a next turn may follow, its request
  * is taken over, and the next prompt computed as far as it is known. */
 void hearth_idle_follow(struct hearth_job *job);
-/* Loop: a job is about to be submitted. Stops computing ahead for its conversation: the job computes the rest. */
+/* On the loop, before a job is submitted: stops computing ahead for its conversation, since the job computes the rest.
+ */
 void hearth_idle_overtake(const struct hearth_job *job);
-/* Loop, once a second and when a job is over. NULL is allowed. */
+/* On the loop, once a second and when a job has ended. NULL is allowed. */
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us);
 
 /* ---- idle_ranges.c: what was computed ahead ---- */
 
 void hearth_idle_note(struct hearth_idle *idle, struct hearth_digest replied, size_t from, size_t to);
-/* Loop: how many of the prompt tokens that a job has reused were computed in idle time. */
+/* On the loop: how many of a job's reused prompt tokens were computed in idle time. */
 uint32_t hearth_idle_computed(const struct hearth_job *job, const struct hearth_receipt *receipt);
-/* How many conversations are computed ahead, or are about to be. NULL is allowed. */
+/* How many conversations are being computed ahead, or will be in a moment. NULL is allowed. */
 size_t hearth_idle_running(const struct hearth_idle *idle);
 
 #endif

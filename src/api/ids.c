@@ -1,4 +1,4 @@
-/* Ids: a prefix that tells the kind, 32 hexadecimal digits of a turn, and four more for the place of an item in it. */
+/* Ids: a prefix for the kind, 32 hexadecimal digits for a turn, and four more for an item's place in the turn. */
 #include "api/job.h"
 
 #include <stdio.h>

@@ -28,10 +28,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After a job with a body of that size memory is given back to the system, which malloc() would keep otherwise. */
+/* After a job with a body this large, memory that malloc() would keep is given back to the system. */
 #define TRIM_BYTES ((size_t)1 << 20)
 
-/* Most bytes of a short job: of its body, and of the memory that it will take. */
+/* A short job has at most this many bytes of body, and needs at most this much memory. */
 #define SHORT_BYTES ((size_t)256 << 10)
 #define SHORT_ESTIMATE ((size_t)4 << 20)
 
@@ -84,7 +84,7 @@ static void job_destroy(struct hearth_job *job) {
     if (job->body_bytes >= TRIM_BYTES) {
         job->api->trim_due = true;
     }
-    hearth_idle_tick(job->api->idle, hearth_clock_us()); /* the job has let go of what is shared with what follows it */
+    hearth_idle_tick(job->api->idle, hearth_clock_us()); /* the job has released what the next prompt needs */
     atomic_fetch_sub(&job->api->jobs, 1);
     free(job);
 }
@@ -164,7 +164,7 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the request has no body; a JSON object is needed");
     }
-    static const char mark[] = "\xEF\xBB\xBF"; /* what editors of Windows put in front of UTF-8 */
+    static const char mark[] = "\xEF\xBB\xBF"; /* editors on Windows put it in front of UTF-8 */
     const size_t skip = job->body.len >= 3 && memcmp(job->body.data, mark, 3) == 0 ? 3 : 0, len = job->body.len - skip;
     const char *text = (const char *)job->body.data + skip;
     json_t *body = NULL;
@@ -194,14 +194,15 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
     return true;
 }
 
-/* Whether the request's own deadline leaves time for a reply: in a burst it may have passed before a worker came. */
+/* Reads class and deadline. False: the request's own deadline leaves no time for a reply, which happens in a burst
+ * before a worker comes to it. */
 static bool read_urgency(struct hearth_job *job, const json_t *body) {
     int64_t left_us;
     return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us, &job->error);
 }
 
-/* Whether the client still waits for what is prepared. No reply is computed once the service is drained; a request
- * that only counts may be answered until the end. */
+/* Whether the client still waits for what is being prepared. After the drain no reply is computed; a request that only
+ * counts may be answered until the end. */
 static int is_wanted(void *user) {
     const struct hearth_job *job = user;
     const atomic_bool *over = wants_reply(job) ? &job->api->drained : &job->api->ended;
@@ -216,7 +217,7 @@ static void prepare_wanted(struct hearth_job *job) {
     job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
                   !job->route->prepare(job, body);
     hearth_cancel_leave();
-    if (job->failed && cancel.verdict != HEARTH_OK) { /* whatever that has looked like on the way */
+    if (job->failed && cancel.verdict != HEARTH_OK) { /* whatever error the cancellation has caused on the way */
         hearth_api_fail_err(&job->error, cancel.verdict, NULL);
     }
     json_decref(body);
@@ -232,7 +233,7 @@ static void prepare(struct hearth_job *job) {
     job->prepare_us = hearth_clock_us() - job->prepare_start_us;
     job->prepare_cpu_us = hearth_cancel_cpu_us() - cpu_us;
     job->prepare_db_us = hearth_db_waited_us() - db_us;
-    if (hearth_memory_refused()) { /* whatever was made of it lacks something */
+    if (hearth_memory_refused()) { /* an allocation was refused: something may be missing in the result */
         job->failed = true;
         hearth_api_fail_nomem(&job->error);
     }
@@ -262,7 +263,7 @@ static void deliver(void *user, struct hearth_event *event) {
     }
 }
 
-/* Most tokens of a choice's reply. */
+/* The most tokens of a choice's reply. */
 static int32_t most_tokens(const struct hearth_job *job, const struct hearth_choice *choice) {
     const int32_t asked = job->parsed->generation.max_tokens;
     const int32_t most = job->dialect->reply_most != NULL ? job->dialect->reply_most(choice->prompt->tokens.n) : asked;
@@ -315,7 +316,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         return hearth_api_fail_submit(job->api, error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
     }
     choice->service_id = id;
-    job->reserved = false; /* the service's now */
+    job->reserved = false; /* the service has taken the slot */
     return true;
 }
 
@@ -381,7 +382,7 @@ static void free_if_over(struct hearth_job *job) {
     }
 }
 
-/* Answers a request that needs no choices, or the first answer of one that goes on alone. */
+/* Answers a request that needs no choices, or gives the first answer of a detached job. */
 static void respond_prepared(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
     if (exchange == NULL || (job->failed && hearth_api_reply_refuse(job))) {
@@ -410,12 +411,12 @@ static void job_prepared(struct hearth_http_work *work) {
         if (job->exchange != NULL) {
             hearth_content_warn(&job->resolved->history, job->exchange);
         }
-        if (job->detached) { /* it goes on, though its client may have left meanwhile */
+        if (job->detached) { /* the detached job goes on, even if its client has gone */
             atomic_store(&job->gone, false);
         }
         submit(job);
     }
-    if (job->reserved) { /* it was not taken */
+    if (job->reserved) { /* the slot was not used */
         hearth_service_unreserve(job->api->service, &job->caller.tenant);
         job->reserved = false;
     }

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* A longer key has no use, and hashing one is work that a client without a key can ask for. */
+/* A longer key is refused, since a client without a key could otherwise make the server hash much. */
 #define HEARTH_KEY_BYTES_MAX 4096
 #define HEARTH_KEY_HASH_BYTES 32
 #define HEARTH_KEY_HASH_SALT_MAX 64
@@ -19,7 +19,7 @@ struct hearth_key_hash {
 
 /* False: out of memory. */
 bool hearth_key_hash_make(const char *salt, const char *key, struct hearth_key_hash *out);
-/* Whether a text says that it is a hash; and reads it: false when it is none. */
+/* Whether a text has the form of a hash; and reads it: false if it is malformed. */
 bool hearth_key_hash_is(const char *text);
 bool hearth_key_hash_read(const char *text, struct hearth_key_hash *out);
 void hearth_key_hash_print(const struct hearth_key_hash *hash, char out[HEARTH_KEY_HASH_TEXT_MAX]);

@@ -28,8 +28,8 @@
 
 struct key {
     struct hearth_key_hash hash;
-    struct hearth_caller caller; /* of a key without a name: what does not depend on it */
-    bool named, owner_known;     /* owner_known: the store has told the owner */
+    struct hearth_caller caller; /* of a key without a name: what does not depend on the request */
+    bool named, owner_known;     /* owner_known: the store has named the owner */
 };
 
 struct hearth_api_keys {
@@ -37,18 +37,18 @@ struct hearth_api_keys {
     struct key keys[];
 };
 
-/* What an owner has used of its limits; kept when keys are read again, until the end. */
+/* What an owner has used of its limits. It stays when keys are read again. */
 struct hearth_owner_quota {
     struct hearth_owner_quota *next;
     struct hearth_quota *quota;
     char id[HEARTH_KEY_HASH_TEXT_MAX]; /* a name, or a key's hash */
     char name[48];                     /* "": no request has brought the key yet */
-    const void *list;                  /* the last one whose limits it has taken */
+    const void *list;                  /* the list whose limits were last applied */
 };
 
 /* ---- limits ---- */
 
-/* Keys of one name share what one of them is given. */
+/* The quota of a key. Keys of one name share a quota, with the limits of one of them. */
 static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth_api_keys *list, const char *id,
                                      const struct hearth_api_limits *limits) {
     struct hearth_owner_quota *at = api->quotas;
@@ -161,7 +161,8 @@ static void note_name(struct hearth_api *api, const struct hearth_caller *caller
     }
 }
 
-/* Finds the owner of a good key. A key that is the only one takes over what was stored while there were no keys. */
+/* Finds the owner of a valid key. If it is the only key, the owner takes over what was stored while there were no keys.
+ */
 static bool identify(struct hearth_api *api, struct key *key, const char *given, struct hearth_caller *caller) {
     const bool alone = api->keys->count == 1;
     struct hearth_digest digest;

@@ -63,8 +63,8 @@ enum json_place {
 
 #define ELEMENT NULL
 
-/* The place of a value under a name, or as an element, of another place. Without a row a value has the place of its
- * parent where that `inherits`, else none. */
+/* The place of a value: by the place of its parent and by its name, or as an element. Without a row it has its parent's
+ * place if that `inherits`, else none. */
 static const struct {
     enum json_place in;
     const char *name;
@@ -144,7 +144,7 @@ struct pass {
     size_t depth; /* frames that stand for more than LEVELS are not kept */
     size_t bytes;
     size_t found[HEARTH_LIMITS];
-    bool arguments; /* the member is a call's arguments: text that is JSON */
+    bool arguments; /* the member holds a call's arguments: a text that is JSON */
     struct frame frames[HEARTH_LIMIT_LEVELS_MOST];
 };
 
@@ -152,7 +152,7 @@ static int hex(char c) {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* The next byte of a string's text, escapes resolved; what is not ASCII then becomes 0x80. `*at` moves. */
+/* The next byte of a string's text, with escapes resolved; a byte that is not ASCII becomes 0x80. `*at` moves on. */
 static unsigned char next_byte(const char *text, size_t end, size_t *at) {
     static const char plain[] = "bfnrt", means[] = "\b\f\n\r\t";
     const char c = text[(*at)++];
@@ -218,7 +218,7 @@ static size_t string_end(const struct pass *pass) {
     return pass->len;
 }
 
-/* The memory that the JSON in a string will take. */
+/* The memory that JSON inside a string will need. */
 static size_t arguments_bytes(const char *text, size_t begin, size_t end) {
     size_t bytes = 0;
     bool string = false;
@@ -240,7 +240,7 @@ static size_t arguments_bytes(const char *text, size_t begin, size_t end) {
     return bytes;
 }
 
-/* Counts a value that begins in the innermost frame. Returns its place. */
+/* Counts a value that begins in the innermost frame, and returns its place. */
 static enum json_place enter(struct pass *pass) {
     static const struct {
         enum json_place in;
@@ -342,7 +342,7 @@ static void run(struct pass *pass) {
     }
 }
 
-/* The first limit that is passed, in the order of the table; HEARTH_LIMITS: none is. */
+/* The first limit, in the order of the table, that is exceeded; HEARTH_LIMITS: none. */
 static enum hearth_limit passed(const size_t *found) {
     size_t i = 0;
     while (i < HEARTH_LIMITS && found[i] <= limits[i].most) {

@@ -1,4 +1,4 @@
-/* What a request may ask of the server before a reply: the one table of its limits.
+/* The table of limits on a request, checked before a reply is computed.
  *
  * Agents send hundreds of messages and dozens of tools. The limits are far above that, and low enough that a request
  * within them is prepared in seconds and in a memory of some times its bytes. */
@@ -31,7 +31,7 @@ enum hearth_limit {
         HEARTH_LIMITS
 };
 
-/* The memory that a body's values may take is so many times its bytes, and this much more. */
+/* The values of a body may take so many times its bytes in memory, and this much more. */
 #define HEARTH_LIMIT_MEMORY_TIMES 10
 #define HEARTH_LIMIT_MEMORY_EXTRA ((size_t)64 << 20)
 
@@ -39,7 +39,7 @@ enum hearth_limit {
 const char *hearth_limit_name(enum hearth_limit limit);
 size_t hearth_limit_most(enum hearth_limit limit);
 
-/* Fills the error of a request that has more than a limit allows, which names both; returns false. `param` may be
+/* Fills the error of a request that exceeds a limit, with the limit and the number found; returns false. `param` may be
  * NULL. */
 bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param, struct hearth_api_error *error);
 
@@ -47,11 +47,11 @@ bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param
  * names the limit and what was found. Threads: any. */
 bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error);
 
-/* The same for what a small request makes of itself, while it is made: `made` bytes, beside the values of a body
- * of so many bytes. False: the error names the limit. Threads: any. */
+/* The same for what a small request expands to: `made` bytes, beside the values of its body of `body_bytes`. False: the
+ * error names the limit. Threads: any. */
 bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error);
 
-/* What the values of a body will take in memory, and so about the work that they are. Units: bytes. Threads: any. */
+/* The memory that the values of a body will take, which also estimates the work. Units: bytes. Threads: any. */
 size_t hearth_limits_estimate(const char *text, size_t len);
 
 #endif

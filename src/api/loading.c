@@ -113,7 +113,7 @@ bool hearth_api_tools_remove(struct hearth_api_chat_options *options, const char
            hearth_buf_printf(text, "The tool %s can no longer be called.", name);
 }
 
-/* Appends the tools of a list whose names are not there yet. */
+/* Appends those tools of a list that have new names. */
 static bool join(json_t *list, const json_t *more, const json_t *but) {
     size_t i;
     json_t *tool;

@@ -242,7 +242,7 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
     return message;
 }
 
-/* The message of one element: from the cache, or read and put into the cache. */
+/* The message of one element: from the cache, or parsed and put into the cache. */
 static struct hearth_message *message_of(const struct hearth_job *job, struct hearth_body_item *item, size_t index,
                                          struct hearth_api_error *error) {
     if (item->known != NULL) {
@@ -322,7 +322,7 @@ void hearth_history_finish(struct hearth_history *history) {
     *history = (struct hearth_history){0};
 }
 
-/* As the history will hold it. */
+/* Joins a begun message and the reply that continues it, as the history will hold them. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message) {
     struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     struct hearth_buf text = {0};

@@ -64,7 +64,7 @@ static double per_second(uint64_t tokens, uint64_t us) {
     return us > 0 ? (double)tokens / seconds(us) : 0;
 }
 
-/* For dashboards that were made for it. Averages are since the start, there as here. */
+/* Figures for dashboards made for llama-server. Averages are since the start, as there. */
 static bool add_llamacpp(struct hearth_buf *out, const struct hearth_service_stats *stats) {
     const struct {
         const char *name, *kind, *help;
@@ -147,7 +147,7 @@ static bool is_for(const struct hearth_api *api, int64_t id, const struct hearth
     return only == NULL || hearth_caller_sees(only, hearth_slots_find(api, id));
 }
 
-/* Of those that wait, the service keeps track of the first ones only. */
+/* Adds figures by class and key. Of waiting requests the service knows the first ones only. */
 static bool add_groups(struct hearth_buf *out, struct hearth_api *api, const struct hearth_caller *only) {
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     struct groups groups = {.n = 0};
@@ -229,7 +229,7 @@ static bool add_figures(struct hearth_buf *out, const struct hearth_api *api) {
     return hearth_figures_print(&api->figures, api->model_name, classes, out);
 }
 
-/* Everything, with what each key has used. */
+/* Appends everything, with what each key has used. */
 static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
     struct hearth_service_stats stats;
     struct hearth_http_stats http;
@@ -253,7 +253,7 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
            add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }
 
-/* What one key sees: its own, and how full the server is. */
+/* Appends what a key may see: its own figures, and how full the server is. */
 static bool add_own(struct hearth_buf *text, struct hearth_api *api, const struct hearth_caller *caller) {
     struct hearth_service_stats stats;
     hearth_service_stats(api->service, &stats);

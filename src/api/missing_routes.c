@@ -1,5 +1,5 @@
-/* Routes of llama-server that hearth does not have, and those of clients with another base URL than they need. A client
- * that asks for one is told in one line what to do instead. docs/api.md has the first table, too. */
+/* Routes of llama-server that hearth lacks, and paths of clients that have the wrong base URL. A client that asks for
+ * one is told in one line what to do instead. docs/api.md has the first table, too. */
 #include "api/internal.h"
 
 #include <stddef.h>
@@ -34,7 +34,7 @@ static const struct {
 #define OPENAI "the base URL of an OpenAI client ends in /v1: http://127.0.0.1:8080/v1"
 #define OLLAMA "this is no Ollama: choose an OpenAI-compatible provider, whose base URL is http://127.0.0.1:8080/v1"
 
-/* How paths end that mean a route which stands elsewhere. */
+/* Ends of paths that belong to a route under another base URL. */
 static const struct {
     const char *end, *hint;
 } hints[] = {

@@ -12,15 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is there at the same time: */
+/* What is in memory at the same time: */
 enum {
     ANSWER_COPIES = 2, /* of an answer, as it was made and as it is sent */
     TEXT_COPIES = 4,   /* of a text whose answer is longer than it is, */
     ID_BYTES = 48,     /* and of each id that it is made of */
 };
 
-/* A backing tier, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
- * (failing). */
+/* Prints a backing tier by what an operator has to do: nothing (ok, off), wait (scanning), read `trouble` (failing). */
 json_t *hearth_api_tier_json(struct hearth_backing *tier) {
     struct hearth_backing_stats stats;
     if (tier == NULL) {
@@ -34,7 +33,7 @@ json_t *hearth_api_tier_json(struct hearth_backing *tier) {
                      (json_int_t)stats.files, "shared", stats.shared);
 }
 
-/* What does not work now, though requests are answered. */
+/* Prints what does not work now although requests are answered. */
 json_t *hearth_api_reasons_json(void) {
     json_t *reasons = json_array();
     for (size_t i = 0; i < HEARTH_HEALTH_CONDITIONS; i++) {
@@ -49,7 +48,7 @@ json_t *hearth_api_reasons_json(void) {
     return reasons;
 }
 
-/* Tells that a server is here: Claude Code opens its connection with a HEAD. */
+/* Answers that a server is here: Claude Code opens its connection with a HEAD. */
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     (void)api;
     hearth_api_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
@@ -117,8 +116,8 @@ json_t *hearth_api_sampling_json(const struct hearth_sampling *s, int32_t max_to
     return out;
 }
 
-/* llama-server's names for what a template can do. Tools work without the template's help, and histories that it would
- * refuse are printed in another form, which is said beside. */
+/* Prints llama-server's names for a template's abilities. Tools work without the template's help, and a history that it
+ * would refuse is printed in another form; both are said beside. */
 static json_t *template_caps_json(const struct hearth_chat_abilities *abilities) {
     json_t *form = json_array();
     for (unsigned bit = 0; bit < HEARTH_CHAT_FORM_BITS; bit++) {
@@ -180,7 +179,7 @@ static bool append_piece(const struct hearth_api *api, hearth_token token, struc
     return ok && hearth_buf_text(out, "}");
 }
 
-/* Printed as it goes: as JSON values millions of tokens would take a hundred times the memory. */
+/* Prints the list piece by piece, since JSON values of millions of tokens would take a hundred times the memory. */
 static bool respond_list(struct hearth_job *job, const struct hearth_tokens *tokens, bool pieces) {
     const struct hearth_api *api = job->api;
     struct hearth_buf *out = &job->response;

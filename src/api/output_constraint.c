@@ -102,7 +102,7 @@ static bool tokenize(const struct hearth_job *job, const char *text, struct hear
     return rc >= 0 || hearth_api_fail_err(error, rc, NULL);
 }
 
-/* The token that a text is, or -1 when it is none or several. */
+/* The single token that a text consists of; -1: it is none or several. */
 static bool single_token(const struct hearth_job *job, const char *text, hearth_token *out,
                          struct hearth_api_error *error) {
     struct hearth_tokens tokens = {0};
@@ -121,7 +121,7 @@ static bool add_once(struct hearth_tokens *tokens, hearth_token token, struct he
     return hearth_tokens_push(tokens, token) || hearth_api_fail_nomem(error);
 }
 
-/* A regular expression that matches a text and nothing else. NULL: out of memory. */
+/* A regular expression that matches exactly this text. NULL: out of memory. */
 static char *escaped(const char *text) {
     struct hearth_buf out = {0};
     bool ok = true;
@@ -222,7 +222,7 @@ static bool add_grammar(const struct hearth_job *job, struct hearth_api_constrai
     return true;
 }
 
-/* The tokens that are forced when the budget of thinking is used up: a message, then the first of the ends. */
+/* Adds the tokens that are forced when the budget of thinking is used up: a message, then the first of the ends. */
 static bool add_forced(const struct hearth_job *job, struct hearth_api_constraint *constraint,
                        struct hearth_api_error *error) {
     const char *message = job->parsed->chat.reasoning_budget_message;
@@ -397,5 +397,5 @@ size_t hearth_api_constraint_reasoning_tokens(const struct hearth_api_constraint
             }
         }
     }
-    return sampled->n; /* cut while it thought */
+    return sampled->n; /* the reply was cut while it was thinking */
 }

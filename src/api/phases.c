@@ -1,4 +1,4 @@
-/* The first four phases of a request, in order, and the release of what they have made. */
+/* Runs the first four phases of a request in order, and frees what they have made. */
 #include "api/stored_turns.h"
 
 #include "base/log.h"

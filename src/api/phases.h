@@ -31,9 +31,9 @@ struct hearth_api_parsed {
     json_t *items;                 /* of responses; both are dropped once the prompt is made */
     char *session;                 /* name of a conversation in the server, or NULL */
     const char *session_param;     /* the field that names it */
-    bool has_tools;                /* the body has the field, whatever is in it */
-    bool threads;                  /* Anthropic's: the conversation is stored under the ids of its messages */
-    bool names_previous;           /* the client names an earlier request of the same conversation */
+    bool has_tools;                /* the body has the field, whatever its value */
+    bool threads;                  /* Anthropic's threads: the conversation is stored under the ids of its messages */
+    bool names_previous;           /* the client names an earlier request of the conversation */
     enum hearth_api_continues continues, prompted; /* continue_final_message, add_generation_prompt */
     void *own;                                     /* what only the dialect has; NULL: nothing */
     void (*own_destroy)(void *own);
@@ -62,13 +62,13 @@ struct hearth_api_resolved {
 struct hearth_api_rendered {
     struct hearth_api_prompt *prompts;
     size_t prompt_count;
-    uint32_t first_tokens; /* of the first prompt: its tokens themselves are the service's once it has them */
+    uint32_t first_tokens; /* length of the first prompt; the service takes over the tokens themselves */
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
     size_t pin_count;
     size_t breakpoints[HEARTH_BREAKPOINTS_MAX]; /* offsets into the rendered prompt */
     struct hearth_conversation *conversation;   /* history.c's */
-    struct hearth_api_constraint *constraint;   /* NULL: replies are free */
-    struct hearth_tokens script;                /* the reply, when scripted */
+    struct hearth_api_constraint *constraint;   /* NULL: the reply is unconstrained */
+    struct hearth_tokens script;                /* the reply's tokens, if it is scripted */
     bool scripted;
 };
 
@@ -116,9 +116,9 @@ void hearth_api_phases_finish(struct hearth_job *job);
 
 /* ---- parse ---- */
 
-/* chat_request.c: everything of a chat's body but what only one dialect has. */
+/* chat_request.c: reads everything that chats of all dialects have in common. */
 hearth_api_parse_fn hearth_api_chat_parse;
-/* session_id, or the header. */
+/* Reads session_id, or the header. */
 hearth_api_parse_fn hearth_api_session_parse;
 /* completions.c: "prompt". */
 hearth_api_parse_fn hearth_completions_prompts_parse;
@@ -127,7 +127,7 @@ hearth_api_parse_fn hearth_history_read;
 
 /* ---- resolve ---- */
 
-/* chat_request.c: the whole of it for chat completions; its beginning (the request as it was parsed), and its end, once
+/* chat_request.c: the whole phase for chat completions; its beginning (the request as it was parsed), and its end, once
  * the messages are there: tools, and the format of the replies. */
 hearth_api_resolve_fn hearth_api_chat_resolve;
 hearth_api_resolve_fn hearth_api_chat_begin;
@@ -138,11 +138,11 @@ bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hea
 void hearth_api_chat_options_finish(struct hearth_api_chat_options *options);
 /* tool_changes.c: what the conversation's prompts have described before; the prompt goes on with it. */
 hearth_api_resolve_fn hearth_api_tools_recall;
-/* loading.c: after that, what the reply may call, where tool_choice has not said so, and what earlier ones may have
- * called. False: out of memory. */
+/* loading.c, after that: sets which tools the reply may call, unless tool_choice has said so, and which ones earlier
+ * replies may have called. False: out of memory. */
 bool hearth_api_tools_fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out);
-/* history.c: puts replies of this server back as they were sampled, and finds out whether the exact tokens of what is
- * stored are those of the prompt. */
+/* history.c: puts replies of this server back as they were sampled, and finds out whether the prompt has the exact
+ * tokens of what is stored. */
 hearth_api_resolve_fn hearth_history_resolve;
 
 /* ---- render ---- */
@@ -154,16 +154,16 @@ hearth_api_render_fn hearth_api_chat_render;
 hearth_api_render_fn hearth_completions_render;
 /* history.c: the prompt's tokens and marks. */
 hearth_api_render_fn hearth_history_prompt;
-/* breakpoints.c: adds marks where the request's breakpoints are in the rendered text, of which the prompt's text is
- * what follows `from`; and fills the pins, from where these marks have come to be. */
+/* breakpoints.c: adds marks for the request's breakpoints to a rendered text, of which the prompt's text is the part
+ * behind `from`; and fills the pins with the positions of these marks. */
 void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_chat_prompt *rendered, size_t from,
                              struct hearth_transcript_prompt *prompt, struct hearth_api_rendered *out);
 void hearth_breakpoints_pin(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_transcript_result *result, struct hearth_api_rendered *out);
-/* output_constraint.c: of a chat's format; of a plain completion (a schema is turned into a grammar). */
+/* output_constraint.c: the constraint of a chat's format, and of a plain completion (a schema becomes a grammar). */
 hearth_api_render_fn hearth_api_constraint_of_chat;
 hearth_api_render_fn hearth_api_constraint_of_text;
-/* script.c: the tokens of the first reply that is for such a request and not used up. */
+/* script.c: the tokens of the first scripted reply that fits the request and is not used up. */
 hearth_api_render_fn hearth_script_render;
 
 /* ---- submit and reply ---- */
@@ -173,7 +173,8 @@ hearth_api_render_fn hearth_script_render;
 void hearth_api_constraint_fill_request(const struct hearth_job *job, struct hearth_request *request);
 /* tool_changes.c: remembers the tools of the prompt with its reply. */
 void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply);
-/* history.c: a choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
+/* history.c: remembers message and tokens of a choice that has ended. `stop`: the stop string that ended it, or NULL.
+ */
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
 void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation);
 

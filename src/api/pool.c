@@ -23,23 +23,23 @@
 #include <unistd.h>
 
 #define THREADS_MAX 8
-/* Address space, of which only what is used becomes memory. Tokenizers of some models split text by std::regex, which
- * goes a level deeper for each letter of a long run (engine/llama_text.c): with the usual 8 MiB, 50,000 blanks would
- * end the process. */
+/* Size of a worker's stack. It is address space; only what is used becomes memory. Tokenizers of some models split text
+ * by std::regex, which goes a level deeper for each letter of a long run (engine/llama_text.c): with the usual 8 MiB,
+ * 50,000 blanks would end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
-#define STACK_KEPT ((size_t)256 << 10) /* of what a job has used; the rest goes back to the system */
-#define SCAN_MAX 256                   /* of the jobs that wait, scanned for the one to begin */
-#define STUCK_US 3000000     /* CPU time beyond what a job may take: it has passed no cancel point for so long */
-#define STUCK_END_US 5000000 /* at the end, for a job that has been told */
+#define STACK_KEPT ((size_t)256 << 10) /* of a used stack; the rest goes back to the system */
+#define SCAN_MAX 256                   /* most waiting jobs that are compared when one is chosen */
+#define STUCK_US 3000000               /* CPU time beyond the limit: the job has passed no cancel point and is stuck */
+#define STUCK_END_US 5000000           /* the same at the end, for a job that was told to stop */
 
 enum weight { SHORT, LONG, COUNTING };
 
 struct worker {
     struct hearth_api_pool *pool;
     pthread_t thread;
-    uintptr_t stack; /* its lowest byte; 0: not known */
+    uintptr_t stack; /* lowest address; 0: unknown */
     clockid_t cpu_clock;
-    bool measured;          /* there is such a clock */
+    bool measured;          /* the thread has a CPU clock */
     struct hearth_job *job; /* on it, or NULL: only compared, it may be freed; and of it: */
     uint64_t tenant;
     enum weight weight;
@@ -61,7 +61,7 @@ static enum weight weight_of(const struct hearth_job *job) {
     return job->completing ? SHORT : counts ? COUNTING : job->is_long ? LONG : SHORT;
 }
 
-/* How many running jobs have this weight or more; how many belong to a key. */
+/* How many running jobs have at least this weight, and how many belong to a key. */
 static size_t running_of_weight(const struct hearth_api_pool *pool, enum weight least) {
     size_t n = 0;
     for (size_t i = 0; i < pool->count; i++) {
@@ -86,7 +86,7 @@ static bool may_begin(const struct hearth_api_pool *pool, const struct hearth_jo
                                of_tenant + 1 < pool->count);
 }
 
-/* The next job that a thread may begin, taken out of the line; NULL: none. */
+/* Takes the next job that a thread may begin off the queue; NULL: none. */
 static struct hearth_job *take(struct hearth_api_pool *pool) {
     struct hearth_job *before = NULL, *best = NULL, *before_best = NULL;
     size_t best_rank = SIZE_MAX, scanned = 0;
@@ -125,7 +125,7 @@ static uintptr_t own_stack(void) {
     return (uintptr_t)lowest;
 }
 
-/* Gives back the memory of the stack far below this frame, which a thread keeps otherwise once it has used it. */
+/* Gives the memory of the stack far below this frame back to the system; a thread would keep it. */
 static void give_stack_back(const struct worker *worker) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t here = (uintptr_t)__builtin_frame_address(0) / page * page - STACK_KEPT;
@@ -143,7 +143,7 @@ static void *work(void *user) {
     for (;;) {
         struct hearth_job *job = take(pool);
         if (job == NULL && pool->ending) {
-            break; /* what is left is done by the threads that are at work now */
+            break; /* the other threads run what is left */
         }
         if (job == NULL) {
             pthread_cond_wait(&pool->changed, &pool->mutex);
@@ -156,17 +156,17 @@ static void *work(void *user) {
         worker->since_us = hearth_clock_us();
         worker->cpu_since_us = cpu_us(worker);
         pthread_mutex_unlock(&pool->mutex);
-        job->pool_run(job); /* which may free it */
+        job->pool_run(job); /* may free the job */
         give_stack_back(worker);
         pthread_mutex_lock(&pool->mutex);
         worker->job = NULL;
-        pthread_cond_signal(&pool->changed); /* one that could not begin beside it */
+        pthread_cond_signal(&pool->changed); /* a job that could not begin beside this one */
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
 }
 
-/* A thread with a deep stack, or, where the system does not give it one, with the usual. */
+/* Starts a thread with a deep stack or, if the system refuses that, with the usual one. */
 static bool start(struct hearth_api_pool *pool, struct worker *worker) {
     pthread_attr_t attr;
     bool started = false;
@@ -237,7 +237,7 @@ void hearth_api_pool_watch(struct hearth_api_pool *pool, int64_t cpu_most_us) {
     }
 }
 
-/* A thread that passes no cancel point cannot be ended: the process is. */
+/* Ends the process if a thread is stuck: it passes no cancel point, so it cannot be ended. */
 static void end_if_stuck(struct hearth_api_pool *pool, const struct worker *worker) {
     pthread_mutex_lock(&pool->mutex);
     const bool stuck = worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;

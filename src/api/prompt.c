@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* So much of the context at the most is kept for a reply: one part in so many. */
+/* At most this part (one in so many) of the context is reserved for a reply. */
 #define ROOM_SHARE 16
 
 int32_t hearth_api_prompt_room(const struct hearth_api *api, int32_t max_tokens) {

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 
 #define MINUTE_US 60e6
-/* After how long it is worth trying again for a place among the running requests: when one ends is not known. */
+/* How long to wait before trying again for a place among the running requests; when one ends is unknown. */
 #define RUNNING_WAIT_US 1000000
 
 struct bucket {
     uint32_t limit;
     double level;
-    int64_t at_us; /* of the level */
+    int64_t at_us; /* time of the level */
 };
 
 struct hearth_quota {
@@ -32,7 +32,7 @@ static void fill(struct bucket *bucket, int64_t now_us) {
     bucket->level = bucket->level < bucket->limit ? bucket->level : bucket->limit;
 }
 
-/* How long until a bucket holds so much. */
+/* How long until a bucket holds this much. */
 static int64_t time_until(const struct bucket *bucket, double level) {
     return bucket->level >= level ? 0 : (int64_t)((level - bucket->level) * MINUTE_US / (double)bucket->limit) + 1;
 }

@@ -10,7 +10,7 @@
 
 struct hearth_quota;
 
-/* One bucket at a moment. */
+/* A bucket at one moment. */
 struct hearth_quota_bucket {
     uint32_t limit; /* a minute; 0: none */
     uint32_t remaining;
@@ -36,11 +36,11 @@ void hearth_quota_destroy(struct hearth_quota *quota);
 /* Sets other limits; what has been used stays used. */
 void hearth_quota_set(struct hearth_quota *quota, const struct hearth_api_limits *limits);
 
-/* Whether a request may begin at `now_us`, and if not, when it is worth asking again. `runs`: it takes a turn of the
- * model. `take`: it begins; hearth_quota_end() follows when it runs. */
+/* Whether a request may begin at `now_us`, and if not, when to try again. `runs`: it computes. `take`: it begins; if it
+ * runs, hearth_quota_end() follows. */
 enum hearth_quota_verdict hearth_quota_ask(struct hearth_quota *quota, int64_t now_us, bool runs, bool take,
                                            int64_t *wait_us);
-/* A request that ran has ended, and has cost so many tokens. */
+/* A request that ran has ended after using so many tokens. */
 void hearth_quota_end(struct hearth_quota *quota, int64_t now_us, uint64_t tokens);
 void hearth_quota_read(struct hearth_quota *quota, int64_t now_us, struct hearth_quota_state *out);
 

@@ -2,7 +2,7 @@
 #include "api/idle.h"
 #include "api/stored_turns.h"
 
-/* Members that are printed only when they are not 0. */
+/* Adds members that are printed only if they are not 0. */
 static bool add_notes(const struct hearth_tally *tally, json_t *json) {
     const enum hearth_class priority = tally->job->priority;
     const struct hearth_api_resolved *resolved = tally->job->resolved;

@@ -121,7 +121,7 @@ void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *e
 
 /* ---- a request ---- */
 
-/* The prompt, and of its reply what the sequence held. */
+/* Appends the digests of the prompt, and of the part of the reply that the sequence held. */
 static bool append_digests(const struct hearth_recording *stream, const struct hearth_choice *choice,
                            struct hearth_buf *out) {
     const struct hearth_tokens *prompt = &choice->prompt->tokens, *reply = &choice->sampled;
@@ -151,7 +151,7 @@ static bool append_served(const struct hearth_receipt *receipt, struct hearth_bu
                              receipt->prompt_tokens - receipt->computed_tokens, receipt->evicted);
 }
 
-/* What stands for the request's key, in this stream. */
+/* Appends what stands for the request's key in this stream. */
 static bool append_key(const struct hearth_recording *stream, const struct hearth_job *job, struct hearth_buf *out) {
     uint8_t secret[32];
     if (hearth_digest_is_zero(job->owner)) {
@@ -188,7 +188,7 @@ static bool append_line(const struct hearth_recording *stream, const struct hear
            hearth_buf_text(out, "\"}\n");
 }
 
-/* Of several choices of one prompt the first stands for all. */
+/* Records a request that has ended. Of several choices of one prompt the first stands for all. */
 void hearth_recording_add(const struct hearth_job *job) {
     struct hearth_buf text = {0};
     for (struct hearth_recording *stream = job->api->recordings, *next; stream != NULL; stream = next) {

@@ -1,4 +1,4 @@
-/* The streams of GET /record: what was asked for, as a trace that `hearth replay` can read. The loop's thread. */
+/* The streams of GET /record: requests as a trace that `hearth replay` can read. On the loop's thread. */
 #ifndef HEARTH_API_RECORDING_H
 #define HEARTH_API_RECORDING_H
 
@@ -6,9 +6,9 @@
 
 /* Begins a stream. */
 void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-/* A job is over: tells the streams, if it computed. */
+/* Tells the streams of a job that has ended, if it computed. */
 void hearth_recording_add(const struct hearth_job *job);
-/* Once a second, and when the server begins to end: keeps streams open, or ends them. */
+/* Called once a second and when the server begins to stop: keeps streams open, or ends them. */
 void hearth_recording_tick(struct hearth_api *api);
 
 #endif

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the next turn of a conversation is expected while its client runs tools. */
+/* How long the conversation of a client that runs tools is expected back. */
 #define TOOLS_US (300 * 1000000ll)
 
 bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {
@@ -52,7 +52,7 @@ static void note_unread(struct hearth_job *job) {
     job->unread_us = job->unread_before_us + (us >= BEHIND_US ? us : 0);
 }
 
-/* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */
+/* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that error. */
 static bool emit(struct hearth_job *job, struct hearth_buf *out, bool ok) {
     ok = ok && !hearth_memory_refused();
     if (ok && out->len > 0 && job->exchange != NULL) {
@@ -95,14 +95,14 @@ void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
     if (!job->open || job->completing || !job->parsed->generation.stream || job->exchange == NULL ||
         now_us - job->written_us < job->api->ping_us) {
-        return; /* while a worker keeps the turn, the dialect's state is the worker's */
+        return; /* while a worker stores the turn, it uses the dialect's state */
     }
     bool ok = begin_stream(job, &out);
     ok = ok && (job->dialect->ping != NULL ? job->dialect->ping(job, &out) : hearth_buf_text(&out, ": ping\n\n"));
     (void)emit(job, &out, ok);
 }
 
-/* Adds the event's sampled tokens to the choice's log-probabilities. End tokens have no text and are left out. */
+/* Collects the log-probabilities of the event's tokens. End tokens have no text and are left out. */
 static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_event *event) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
@@ -121,7 +121,7 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
     return true;
 }
 
-/* Notes when tokens came, for TTFT and the latency between two of them. */
+/* Notes when tokens came, for the time to the first token and between tokens. */
 static void count_tokens(struct hearth_choice *choice, const struct hearth_event *event) {
     struct hearth_job *job = choice->job;
     if (event->sampled_count == 0) {
@@ -162,7 +162,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     return ok;
 }
 
-/* Where a choice's deltas go while its text is parsed. */
+/* Receives a choice's deltas while its text is parsed. */
 struct reply_sink {
     struct hearth_choice *choice;
     struct hearth_buf *out;
@@ -177,7 +177,7 @@ static void on_delta(void *user, const struct hearth_chat_delta *delta) {
     }
 }
 
-/* The event's text, as far as it can be sent. False: out of memory. */
+/* Handles the event's text as far as it can be sent. False: out of memory. */
 static bool take_text(struct reply_sink *sink, const struct hearth_buf *text) {
     struct hearth_choice *choice = sink->choice;
     const struct hearth_job *job = choice->job;
@@ -204,7 +204,7 @@ static void log_repair(const struct hearth_job *job, const struct hearth_choice 
                choice->message->call_count, choice->message->content_len);
 }
 
-/* A chat's reply is complete: its message is made and remembered. False: out of memory. */
+/* Makes and remembers the message of a complete reply. False: out of memory. */
 static bool end_chat(struct reply_sink *sink, const struct hearth_event *event) {
     struct hearth_choice *choice = sink->choice;
     struct hearth_job *job = choice->job;
@@ -234,7 +234,7 @@ static bool end_chat(struct reply_sink *sink, const struct hearth_event *event) 
     return true;
 }
 
-/* Tells a client that wants it how far the prompt is: as each part is computed, and at its end. */
+/* Tells a client that wants it how far the prompt is computed: after each part, and at the end. */
 static bool take_progress(struct reply_sink *sink, const struct hearth_event *event) {
     const struct hearth_choice *choice = sink->choice;
     const struct hearth_job *job = choice->job;
@@ -314,7 +314,8 @@ void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice
 
 /* ---- the end ---- */
 
-/* Breaks a stream off when there was no memory for its last event: an ordinary end would look like a whole reply. */
+/* Ends a stream. `whole` false: there was no memory for its last event, so the connection breaks off; an ordinary end
+ * would look like a whole reply. */
 static void end_stream(struct hearth_http_exchange *exchange, bool whole) {
     if (whole) {
         hearth_http_end(exchange);
@@ -330,7 +331,7 @@ static void end_with_error(struct hearth_job *job) {
     if (exchange == NULL) {
         return;
     }
-    hearth_memory_begin(); /* the error is whole, even if it is that of the memory */
+    hearth_memory_begin(); /* the error is sent whole, even if it says that memory is short */
     if (!job->begun) {
         job->answered = job->error.status;
         hearth_api_write_error(exchange, &job->error);

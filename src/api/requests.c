@@ -12,12 +12,12 @@
 
 #define LIMIT_DEFAULT 50
 
-/* The owner that a caller is confined to; NULL: it sees all. */
+/* The owner whose requests a caller sees; NULL: all. */
 static const struct hearth_digest *owner_of(const struct hearth_caller *caller) {
     return hearth_caller_sees(caller, NULL) ? NULL : &caller->salt;
 }
 
-/* A whole number of the query. False: the error is filled. */
+/* Reads a whole number of the query. False: the error is filled. */
 static bool read_number(const char *text, const char *name, long least, long *out, struct hearth_api_error *error) {
     char *end = NULL;
     if (text == NULL) {

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-/* A bit each, the place of the reasoning times four, and behind all of those the same with values as texts. */
+/* One bit each; then the place of the reasoning times four; behind all of these the same with values as texts. */
 enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4, AS_TEXTS = 12 };
 enum reasoning_place { APART, IN_CONTENT, IN_BOTH };
 
@@ -105,7 +105,7 @@ static enum reasoning_place place_of(const struct hearth_chat_format *format, co
     return message->reasoning == NULL ? IN_CONTENT : IN_BOTH;
 }
 
-/* What of a prompt's ending stands behind the last generation prompt of a format; NULL: there is none in it. */
+/* The part of a prompt's ending behind the last generation prompt of a format; NULL: the ending has none. */
 static const char *behind(const struct hearth_chat_format *format, const struct hearth_transcript_print *print) {
     const char *begin = hearth_chat_format_info(format)->generation_prompt;
     const size_t len = strlen(begin);
@@ -117,7 +117,8 @@ static const char *behind(const struct hearth_chat_format *format, const struct 
     return NULL;
 }
 
-/* The format that fits the prompt's ending best, and what it leaves of it (NULL: none does). */
+/* The format that fits the prompt's ending best, and what of the ending stands behind its generation prompt (NULL: no
+ * format fits). */
 static size_t fitting(struct hearth_rereading *rereading, const struct hearth_transcript_print *print,
                       const struct hearth_message *message, const char **rest) {
     const char *end = print->head + print->head_len;
@@ -160,8 +161,8 @@ static bool reads_behind(const struct hearth_chat_format *format, const struct h
     return same;
 }
 
-/* A template may print values that the model must not write ("True" where the schema wants a boolean): then they are
- * read as texts. */
+/* Reads a print again. A template may print values that the model must not write ("True" where the schema wants a
+ * boolean); these are then read as texts. */
 bool hearth_rereading_reads(void *user, const struct hearth_transcript_print *print,
                             const struct hearth_message *message) {
     struct hearth_rereading *rereading = user;

@@ -1,5 +1,5 @@
-/* Reading replies that a template has printed again: the formats that a history's replies were given in, whatever the
- * request that brings the history back may call, and however its own reply has to look. */
+/* Parses replies that a template has printed again, with the formats in which the history's replies were given,
+ * whatever tools the present request offers and whatever form its own reply has. */
 #ifndef HEARTH_API_REREADING_H
 #define HEARTH_API_REREADING_H
 
@@ -16,8 +16,7 @@ struct hearth_rereading {
     bool tried[HEARTH_REREADING_FORMATS];
 };
 
-/* Borrows both, whose `chat` is ready. Makes the format that most replies were given in, so that this is done outside
- * of the transcripts' lock. */
+/* Borrows both; their `chat` is ready. Makes the most frequent format now, outside of the transcripts' lock. */
 void hearth_rereading_init(struct hearth_rereading *rereading, const struct hearth_job *job,
                            const struct hearth_chat_request *request);
 void hearth_rereading_finish(struct hearth_rereading *rereading);

@@ -21,13 +21,13 @@ static bool print_error(const struct hearth_api_error *error, const char *path, 
 
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
     hearth_access_log_error(exchange, error);
-    if (hearth_api_is_anthropic(exchange)) { /* what jobs have set by now */
+    if (hearth_api_is_anthropic(exchange)) { /* set by jobs before now */
         hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
     }
     hearth_api_write_error(exchange, error);
 }
 
-/* Each shape as a text: there may be no memory to print it. */
+/* Each error object as a text, since there may be no memory to print it. */
 static const char *nomem_text(bool native, bool anthropic) {
     if (native) {
         return "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
@@ -62,7 +62,7 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
         hearth_http_set_header(exchange, "Retry-After-Ms", seconds);
     }
     const bool full = error->code != NULL && strcmp(error->code, "storage_limit_exceeded") == 0;
-    if (error->status == 504 || error->status == 501 || full) { /* repeating it makes it no better */
+    if (error->status == 504 || error->status == 501 || full) { /* trying again does not help */
         hearth_http_set_header(exchange, "X-Should-Retry", "false");
     }
     hearth_http_respond(exchange, error->status, HEARTH_CONTENT_JSON, text.data, text.len);

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STARS_MAX 2 /* of one route */
+#define STARS_MAX 2 /* most of one route */
 
-/* What a '*' stands for. */
+/* The text that a '*' stands for. */
 struct star {
     const char *text;
     size_t len;
 };
 
-/* True when a path is of a pattern. Fills what its '*'s stand for: as much as each can, as names may hold slashes. */
+/* Whether a path fits a pattern. Fills the text of each '*': as long as possible, since names may hold slashes. */
 static bool match(const char *pattern, const char *path, struct star *stars, size_t room) {
     while (*pattern != '\0' && *pattern != '*') {
         if (*pattern++ != *path++) {

@@ -146,7 +146,7 @@ static bool system_contains(const struct hearth_chat_request *request, const cha
     return false;
 }
 
-/* One of the messages since the last reply contains `text`; the last message counts whatever it is. */
+/* Whether one of the messages since the last reply contains `text`; the last message counts in any case. */
 static bool new_contains(const struct hearth_chat_request *request, const char *text) {
     for (size_t i = request->message_count; i-- > 0;) {
         const struct hearth_message *message = request->messages[i];

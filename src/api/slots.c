@@ -24,8 +24,8 @@ const struct hearth_job *hearth_slots_find(const struct hearth_api *api, int64_t
     return NULL;
 }
 
-/* id_task: a number that tells nothing of other requests, made of the random one that answers carry. The service's own
- * counts the requests of all. -1: none, or it has just ended. */
+/* id_task: a number made of the random id that answers carry, so that it tells nothing about other requests; the
+ * service's own numbers count all requests. -1: none, or the request has just ended. */
 static json_int_t task_of(const struct hearth_job *job, int64_t service_id) {
     char digits[13]; /* 48 bits: what any reader of JSON keeps whole */
     size_t choice = 0;
@@ -39,7 +39,7 @@ static json_int_t task_of(const struct hearth_job *job, int64_t service_id) {
     return (json_int_t)strtoll(digits, NULL, 16) + (json_int_t)choice;
 }
 
-/* Class and owner: members of both answers. `job` may be NULL: it has just ended. */
+/* Class and owner, members of both answers. `job` may be NULL: it has just ended. */
 static json_t *owner_json(const struct hearth_job *job, enum hearth_class priority) {
     json_t *owner = json_pack("{s:s}", "class", hearth_class_text(priority));
     if (job == NULL || owner == NULL) {
@@ -60,7 +60,7 @@ static json_t *owner_json(const struct hearth_job *job, enum hearth_class priori
     return owner;
 }
 
-/* Tokens of the prompt that are computed: the lane's count goes on behind it. */
+/* Computed tokens of the prompt; the lane's count includes the reply. */
 static uint32_t computed_of(const struct hearth_lane_info *lane) {
     const uint32_t most = lane->prompt_tokens > lane->reused_tokens ? lane->prompt_tokens - lane->reused_tokens : 0;
     return lane->computed_tokens < most ? lane->computed_tokens : most;
@@ -144,7 +144,7 @@ struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *coun
     return lanes;
 }
 
-/* A lane of another owner's request. */
+/* A lane with another owner's request: only that it is busy. */
 static struct hearth_lane_info veiled(const struct hearth_lane_info *lane) {
     return (struct hearth_lane_info){.state = lane->state, .request_id = -1};
 }
@@ -267,7 +267,7 @@ json_t *hearth_queue_json(struct hearth_api *api, const struct hearth_caller *ca
     uint32_t retry_after_s = 0;
     hearth_service_stats(api->service, &stats);
     const bool full =
-        hearth_service_overloaded(api->service, &caller->tenant, &retry_after_s); /* its part of the places */
+        hearth_service_overloaded(api->service, &caller->tenant, &retry_after_s); /* the tenant's part of the slots */
     size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
     count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
     json_t *requests = json_array();

@@ -1,12 +1,12 @@
-/* What the service is doing, and for which keys. The loop's thread. */
+/* What the service is doing, and for which keys. On the loop's thread. */
 #ifndef HEARTH_API_SLOTS_H
 #define HEARTH_API_SLOTS_H
 
 #include "api/stored_turns.h"
 
-/* The job that a request of the service belongs to; NULL: none is left. */
+/* The job of a request of the service; NULL: it has ended. */
 const struct hearth_job *hearth_slots_find(const struct hearth_api *api, int64_t service_id);
-/* All lanes, to be freed; NULL: out of memory. */
+/* All lanes; the caller frees them. NULL: out of memory. */
 struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *count);
 /* What each lane does, and what waits, as a caller may see it. NULL: out of memory. */
 json_t *hearth_slots_summary(struct hearth_api *api, const struct hearth_caller *caller);

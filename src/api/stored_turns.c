@@ -64,14 +64,14 @@ bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *
     return true;
 }
 
-/* A reply that has continued a message of the assistant is one message with it. `at`: where it stands. */
+/* Joins a reply with the assistant's message at `at` that it has continued. */
 static void join_reply(struct hearth_history *history, size_t at) {
     struct hearth_message **pair = at > 0 && at < history->count ? &history->messages[at - 1] : NULL;
     struct hearth_message *whole = NULL;
     if (pair != NULL && pair[0]->role == HEARTH_ROLE_ASSISTANT && pair[1]->role == HEARTH_ROLE_ASSISTANT) {
         whole = hearth_history_join(pair[0], pair[1]);
     }
-    if (whole != NULL) { /* otherwise they stay two: no text is lost */
+    if (whole != NULL) { /* otherwise they stay two messages: no text is lost */
         hearth_message_unref(pair[0]);
         hearth_message_unref(pair[1]);
         pair[0] = whole;
@@ -150,7 +150,7 @@ bool hearth_api_stored_load_line(const struct hearth_job *job, struct hearth_dig
     if (err != HEARTH_OK) {
         return hearth_api_fail_err(error, err, NULL);
     }
-    if (!are_tokens(job->api, &stored->line.tokens)) { /* brought in from elsewhere, and not what it says it is */
+    if (!are_tokens(job->api, &stored->line.tokens)) { /* the line was imported, and its tokens are not this model's */
         stored->line.tokens_turns = 0;
     }
     const enum hearth_turn_status status = stored->line.turns[stored->line.count - 1].status;
@@ -201,7 +201,7 @@ bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const 
     const char *name = out->stored->session;
     const int err = hearth_session_get(job->api->store, job->owner, name, &session);
     *head = (struct hearth_digest){0, 0};
-    if (hearth_api_stored_fail_away(job, err, "conversation", param, name, error)) { /* not taken for a new one */
+    if (hearth_api_stored_fail_away(job, err, "conversation", param, name, error)) { /* not treated as a new one */
         return false;
     }
     if (err == HEARTH_ERR_NOT_FOUND && !must) {
@@ -251,7 +251,7 @@ size_t hearth_history_system_count(const struct hearth_history *history) {
     return count;
 }
 
-/* The system messages in front of the line. */
+/* How many system messages stand in front of the line. */
 static size_t system_count(const struct hearth_api_resolved *out) {
     const struct hearth_api_stored *stored = out->stored;
     const bool told = stored->line_messages > 0 || stored->system_apart;
@@ -260,7 +260,7 @@ static size_t system_count(const struct hearth_api_resolved *out) {
     return count < front ? count : front;
 }
 
-/* Adds tools that are not in the head to a config, for requests that send only what is new. */
+/* Adds tools that are not in the head to a config, for later requests that send only what is new. */
 static void put_late_tools(const struct hearth_api_chat_options *options, json_t *config) {
     json_t *const late[] = {options->deferred, options->loaded, options->removed};
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
@@ -356,7 +356,7 @@ static json_t *new_items(const struct hearth_api_resolved *out) {
 bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
                                   struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_key_limits_store(job, out->stored != NULL && out->stored->session_new,
-                                 error)) { /* before it costs anything */
+                                 error)) { /* refused before it costs anything */
         json_decref(input);
         return false;
     }
@@ -446,7 +446,7 @@ bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status 
 
 static enum hearth_turn_status status_of(const struct hearth_job *job) {
     if (job->cancelled) {
-        return HEARTH_TURN_CANCELLED; /* a client has been told so, even if it was complete by then */
+        return HEARTH_TURN_CANCELLED; /* a client was told so, even if the reply was complete by then */
     }
     if (job->failed) {
         return HEARTH_TURN_FAILED;
@@ -454,7 +454,7 @@ static enum hearth_turn_status status_of(const struct hearth_job *job) {
     return job->choices[0].cut ? HEARTH_TURN_INCOMPLETE : HEARTH_TURN_COMPLETED;
 }
 
-/* Whether another request has cancelled the turn meanwhile, and been answered. */
+/* Whether another request has cancelled the turn meanwhile, and was answered so. */
 static bool was_cancelled(const struct hearth_job *job) {
     struct hearth_turn turn = {0};
     const int err = hearth_turn_get(job->api->store, job->owner, job->id_bits, &turn);

@@ -1,4 +1,4 @@
-/* What a request has to do with the store: the conversation that it goes on from, and the turn that it becomes.
+/* How a request uses the store: the conversation that it continues, and the turn that it becomes.
  *
  * A dialect's resolve finds the conversation (one of the hearth_api_stored_from_… functions: its messages are put in
  * front of the request's own), says what is to be kept (hearth_api_stored_plan_write), and has the prompt made. When
@@ -28,7 +28,7 @@ struct hearth_api_stored {
 
 /* out->stored, made when it is not there; NULL: out of memory (the error is filled). */
 struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out, struct hearth_api_error *error);
-void hearth_api_stored_destroy(struct hearth_api_stored **stored); /* and forgets it */
+void hearth_api_stored_destroy(struct hearth_api_stored **stored); /* also sets it to NULL */
 
 /* Worker, before the request's own messages: loads the turn with this id (any dialect's prefix) or a session's head
  * and appends its messages to the history. Errors: 404 naming `param`. A session that is not there is an empty one
@@ -51,7 +51,7 @@ bool hearth_api_stored_check_name(const struct hearth_job *job, const char *name
  * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error);
-/* True, with the error 503, when the database is away: what a store in its place lacks may be in it. */
+/* True, with the error 503: the database is away, and what was not found may be in it. */
 bool hearth_api_stored_fail_away(const struct hearth_job *job, int err, const char *what, const char *param,
                                  const char *name, struct hearth_api_error *error);
 bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
@@ -69,15 +69,16 @@ hearth_api_resolve_fn hearth_api_stored_fill_config;
 /* How many turns a session has, for the log; 0 when there is none. */
 uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char *name);
 
-/* The turn is to be stored. `input`: the items that are new, given up; NULL: made from the messages behind line's. */
+/* Plans to store the turn. `input`: its new items, which are taken; NULL: they are made from the messages behind the
+ * line's. */
 bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
                                   struct hearth_api_resolved *out, struct hearth_api_error *error);
-/* Writes the job's turn as it is now (queued or in progress), for a response that is polled. */
+/* Stores the job's turn as it is now (queued or in progress), for a response that is polled. */
 bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response);
 
-/* True when a worker has something to write at the end. */
+/* Whether a worker has something to store at the end. */
 bool hearth_api_stored_is_due(const struct hearth_job *job);
-/* Worker: writes the turn. job->failed with job->error when it had to be and could not. */
+/* On a worker: stores the turn. If it must be stored and cannot be, job->failed and job->error say so. */
 void hearth_api_stored_write(struct hearth_job *job);
 
 /* ---- sessions/lock.c ---- */
@@ -93,18 +94,18 @@ struct hearth_session_lock hearth_conversation_lock_shared(const struct hearth_c
 
 /* ---- sessions/deletion_worker.c: what deletions leave to be done ---- */
 
-/* A box that shows no sign of life for so long has ended: its responses have failed. It connects again within a round
- * of the worker, where only the database was lost. */
+/* A box without a sign of life for so long has ended: its responses have failed. A box that only lost its database
+ * connects again within a round of the worker. */
 #define HEARTH_API_GONE_US 20000000
 
 /* NULL: out of memory, or no thread. */
 struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hearth_api *api);
-/* Something was deleted. Any thread; NULL is allowed. */
+/* Says that something was deleted. Any thread; NULL is allowed. */
 void hearth_api_deletion_worker_wake(struct hearth_api_deletion_worker *worker);
-/* After the service was drained (what waits for it is told). NULL is allowed. */
+/* Ends the worker. Only after the service was drained, which answers what the worker waits for. NULL is allowed. */
 void hearth_api_deletion_worker_destroy(struct hearth_api_deletion_worker *worker);
 
-/* The system messages of a config, appended. False: out of memory. */
+/* Appends the system messages of a config. False: out of memory. */
 bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *config);
 /* The tools of a config, appended in the form that hearth_api_tools_read() takes, the deferred ones too; and what its
  * messages have loaded and removed. False: out of memory. */

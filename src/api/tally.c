@@ -26,7 +26,7 @@ void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally
     add_generated(choice, tally);
 }
 
-/* The receipt for a prompt: that of the first choice that had a lane. */
+/* The receipt for a prompt: from its first choice that had a lane. */
 static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
     size_t i = first, end = first + (size_t)job->parsed->generation.n;
     while (i < end && job->choices[i].empty) {
@@ -79,7 +79,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
                      "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
 }
 
-/* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
+/* The prompt's time is from getting a lane to the first token: plan, restore and prefill. */
 json_t *hearth_timings_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_int_t cached = hearth_api_receipt_cached_tokens(receipt);

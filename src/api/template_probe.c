@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REWRITTEN_MAX 16 /* tokens; more is no ending that is printed in two ways, but another text */
+#define REWRITTEN_MAX 16 /* tokens; a longer difference is another text, not an ending printed in two ways */
 
 /* A message for trying the template out; NULL: out of memory. */
 static struct hearth_message *probe_message(enum hearth_role role, const char *content) {
@@ -16,7 +16,7 @@ static struct hearth_message *probe_message(enum hearth_role role, const char *c
     return message;
 }
 
-/* Renders messages that it takes over, any of which may be NULL; false: the template refuses, or out of memory. */
+/* Renders messages, which it takes (any may be NULL). False: the template refuses them, or out of memory. */
 static bool render_probe(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
                          bool thinking, struct hearth_chat_prompt *out) {
     struct hearth_chat_request request = {
@@ -49,14 +49,14 @@ static bool render_call(struct hearth_chat *chat, const char *id, bool more, str
         messages[2]->tool_call_id = strdup(id);
         ok = call->id != NULL && call->name != NULL && call->arguments != NULL && messages[2]->tool_call_id != NULL;
     }
-    if (!ok) { /* nothing to render, then */
+    if (!ok) { /* there is nothing to render */
         hearth_message_unref(messages[0]);
         messages[0] = NULL;
     }
     return render_probe(chat, messages, more ? 5 : 3, more, true, out);
 }
 
-/* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
+/* Whether the ids of calls are printed: renders two histories that differ only in them. */
 static bool prints_ids(struct hearth_chat *chat) {
     struct hearth_chat_prompt a = {.text = {0}}, b = {.text = {0}};
     bool same = render_call(chat, "a1b2c3d4e", false, &a) && render_call(chat, "f5g6h7i8j", false, &b) &&
@@ -75,7 +75,7 @@ static bool render_around(struct hearth_chat *chat, const char *said, bool more,
     return render_probe(chat, messages, more ? 3 : 2, true, thinking, out);
 }
 
-/* Whether a conversation reads otherwise where there is to be no thinking, even before the next reply begins. */
+/* Whether a conversation is printed differently without thinking, even before the next reply begins. */
 static bool prints_thinking(struct hearth_chat *chat) {
     struct hearth_chat_prompt with = {.text = {0}}, without = {.text = {0}};
     bool same = render_around(chat, "x", true, true, &with) && render_around(chat, "x", true, false, &without) &&
@@ -112,7 +112,7 @@ static bool render_asked(struct hearth_chat *chat, bool more, struct hearth_chat
     return more ? render_around(chat, "x", true, true, out) : render_probe(chat, &message, 1, false, true, out);
 }
 
-/* Likewise, the result of a tool's call. */
+/* The same for the result of a tool's call. */
 static bool render_result(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out) {
     return render_call(chat, "a1b2c3d4e", more, out);
 }
@@ -122,8 +122,7 @@ static bool tokenize(struct hearth_engine *engine, const struct hearth_buf *text
     return engine->ops->tokenize(engine, (const char *)text->data, len, true, true, tokens) == HEARTH_OK;
 }
 
-/* The tokens between where two prompts part, one of which ends where the other goes on, and where the first one's
- * generation prompt begins. */
+/* The tokens from where two prompts part to where the first one's generation prompt begins. */
 static void find_rewritten(struct hearth_engine *engine, const struct hearth_chat_prompt *last,
                            const struct hearth_chat_prompt *between, struct hearth_tokens *out) {
     struct hearth_tokens a = {0}, b = {0};
@@ -131,14 +130,14 @@ static void find_rewritten(struct hearth_engine *engine, const struct hearth_cha
         tokenize(engine, &between->text, between->text.len, &b)) {
         size_t same = hearth_tokens_common(a.v, a.n, b.v, b.n);
         if (same < a.n && a.n - same <= REWRITTEN_MAX) {
-            (void)hearth_tokens_assign(out, a.v + same, a.n - same); /* without, something is computed again */
+            (void)hearth_tokens_assign(out, a.v + same, a.n - same); /* else they are computed again */
         }
     }
     hearth_tokens_finish(&a);
     hearth_tokens_finish(&b);
 }
 
-/* The same for a prompt that is rendered without, and with, more messages behind it. */
+/* The same for a prompt rendered with and without more messages behind it. */
 static void try_rewritten(struct hearth_chat *chat, struct hearth_engine *engine,
                           bool (*render)(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out),
                           struct hearth_tokens *rewritten) {

@@ -24,7 +24,7 @@ static bool same_tool(const json_t *a, const json_t *b) {
     return a != NULL && b != NULL && json_equal(json_object_get(a, "function"), json_object_get(b, "function"));
 }
 
-/* What of a set a name stands for last; NULL: nothing. */
+/* The latest tool of this name in a set; NULL: none. */
 static json_t *described(const struct hearth_toolset *set, const char *name) {
     for (size_t i = json_array_size(set->late); i-- > 0;) {
         json_t *found = hearth_api_tool_find(json_array_get(json_array_get(set->late, i), 1), name);
@@ -35,7 +35,7 @@ static json_t *described(const struct hearth_toolset *set, const char *name) {
     return hearth_api_tool_find(set->head, name);
 }
 
-/* The set behind the last reply that is known, and where that stands; NULL: none. Fills out->said and out->replied. */
+/* The set behind the last known reply, and where that reply stands; NULL: none. Fills out->said and out->replied. */
 static struct hearth_toolset *find_set(const struct hearth_job *job, size_t count, size_t *at,
                                        struct hearth_api_resolved *out) {
     struct hearth_digest *chain = calloc(count + 1, sizeof *chain);
@@ -90,7 +90,7 @@ static bool describe_in(struct hearth_history *history, size_t at, const json_t 
     return true;
 }
 
-/* The set with what is new described in message `at`. NULL: out of memory. */
+/* The set, with the new tools described in message `at`. NULL: out of memory. */
 static struct hearth_toolset *extended(const struct hearth_toolset *set, size_t at, json_t *fresh) {
     json_t *late = json_copy(set->late);
     struct hearth_toolset *made = NULL;
@@ -101,7 +101,7 @@ static struct hearth_toolset *extended(const struct hearth_toolset *set, size_t 
     return made;
 }
 
-/* The tools that no prompt has described yet. NULL: some of the head's are gone or other ones, or out of memory. */
+/* The tools that no prompt has described yet. NULL: tools of the head are missing or changed, or out of memory. */
 static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools) {
     json_t *fresh = json_array();
     size_t i;
@@ -122,7 +122,7 @@ static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools
     return fresh;
 }
 
-/* The set that the request is printed with: the known one, or more; NULL: as it was sent. */
+/* The set with which the request is printed: the known one, maybe with more; NULL: its tools as sent. */
 static struct hearth_toolset *choose_set(const struct hearth_api_resolved *out, struct hearth_toolset *known,
                                          size_t reply, size_t count) {
     const struct hearth_history *history = &out->history;
@@ -173,7 +173,7 @@ bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_res
     if (out->toolset != NULL) {
         return print_with(out, out->toolset) || hearth_api_fail_nomem(error);
     }
-    if (json_array_size(out->tools) > 0) { /* the beginning of one, for those that go on from the reply */
+    if (json_array_size(out->tools) > 0) { /* the first set of a conversation, for requests that continue this reply */
         json_t *late = json_array();
         out->toolset = late != NULL ? hearth_toolset_create(out->tools, late) : NULL;
         json_decref(late);

@@ -13,7 +13,7 @@
 
 #define NAME_MAX_BYTES 256u
 
-/* Where a tool stands in the body, for errors. */
+/* The place of a tool in the body, for errors. */
 struct tool_place {
     const char *list; /* "tools" or "functions" */
     size_t index;
@@ -47,7 +47,7 @@ static bool append(json_t **list, json_t *tool) {
     return json_array_append_new(*list, tool) == 0;
 }
 
-/* Checks a function and adds its copy to the tools, or to those that are deferred. `nested`: how it is reached from its
+/* Checks a function, and adds its copy to the tools or to the deferred ones. `nested`: the function is a member of its
  * place. */
 static bool add_function(const json_t *function, struct tool_place place, bool nested, bool deferred,
                          struct hearth_api_chat_options *options, struct hearth_api_error *error) {
@@ -221,9 +221,9 @@ static bool choose(const json_t *choice, struct hearth_api_chat_options *options
     return offer(function != NULL ? function : choice, param, options, error);
 }
 
-/* Whether a reply has one call at the most, whatever else was said: the named function, a function_call. A model that
- * was never taught to call tools does not know when to stop if it must begin: it gets one, too, unless the request
- * wants several. */
+/* Whether a reply has at most one call, whatever else the request says: with a named function, or "function_call". A
+ * model that was never taught to call tools does not know when to stop once it has to begin, so it gets one call, too,
+ * unless the request wants several. */
 static bool is_single(const struct hearth_api *api, const json_t *body, const struct hearth_api_chat_options *options) {
     bool named = hearth_api_type_is(hearth_api_json_get(body, "tool_choice"), "function");
     bool asked = json_is_true(hearth_api_json_get(body, "parallel_tool_calls"));

@@ -20,7 +20,7 @@
 
 #define DEADLINE_MS_MAX 1e12
 
-/* The classes that a request may ask for; `warm` is none of them. */
+/* Reads the name of a class that a request may ask for; `warm` is not one of them. */
 static bool class_of_word(const char *word, enum hearth_class *out) {
     for (int i = HEARTH_CLASS_INTERACTIVE; i <= HEARTH_CLASS_BACKGROUND; i++) {
         if (strcmp(word, hearth_class_text((enum hearth_class)i)) == 0) {
@@ -31,7 +31,7 @@ static bool class_of_word(const char *word, enum hearth_class *out) {
     return false;
 }
 
-/* Lower goes first. */
+/* Reads a class given as a number; lower numbers go first. */
 static enum hearth_class class_of_integer(int64_t n) {
     return n <= 0 ? HEARTH_CLASS_INTERACTIVE : n == 1 ? HEARTH_CLASS_SIDE : HEARTH_CLASS_BACKGROUND;
 }
@@ -64,12 +64,12 @@ static bool read_priority_header(struct hearth_job *job, const char *text, enum 
     return class_of_word(text, out) || fail_class(job, "invalid_value", "X-Hearth-Priority");
 }
 
-/* What OpenAI's API and Anthropic's call tiers. */
+/* Reads what OpenAI's and Anthropic's APIs call a tier. */
 static bool read_tier(struct hearth_job *job, const char *word, enum hearth_class *out) {
     static const struct {
         const char *word;
         enum hearth_class priority;
-        bool asks; /* the others leave it to the server */
+        bool asks; /* the other tiers leave it to the server */
     } tiers[] = {{"auto", HEARTH_CLASS_INTERACTIVE, false},    {"default", HEARTH_CLASS_INTERACTIVE, false},
                  {"priority", HEARTH_CLASS_INTERACTIVE, true}, {"scale", HEARTH_CLASS_INTERACTIVE, true},
                  {"flex", HEARTH_CLASS_BACKGROUND, true},      {"standard_only", HEARTH_CLASS_INTERACTIVE, false}};
@@ -135,7 +135,7 @@ static bool read_deadline(struct hearth_job *job, const json_t *body) {
 
 static void copy_header(const struct hearth_http_exchange *exchange, const char *name, char *out, size_t cap) {
     const char *value = hearth_http_header(exchange, name);
-    snprintf(out, cap, "%s", value != NULL ? value : ""); /* what is longer is none of the words */
+    snprintf(out, cap, "%s", value != NULL ? value : ""); /* a longer value is none of the words */
 }
 
 void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_http_exchange *exchange) {

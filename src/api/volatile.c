@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEADY_LEAST 3 /* bytes that a pattern has to say at least */
+#define STEADY_LEAST 3 /* a pattern must have at least so many literal bytes */
 #define STEADY_MOST 40
 
 static bool is_system(const struct hearth_message *message) {
@@ -50,7 +50,7 @@ static void put_text(char *out, size_t *n, size_t cap, const char *text, size_t 
     }
 }
 
-/* The line as classes of characters: for one that begins with what changes, as a time or an id. */
+/* Appends the line as classes of characters, for a line that begins with its changing part, such as a time or an id. */
 static void put_classes(char *out, size_t *n, size_t cap, const char *text, size_t len) {
     for (size_t i = 0; i < len;) {
         const size_t from = i;
@@ -152,7 +152,7 @@ static bool is_right(const char *pattern, const struct hearth_line_change *chang
 bool hearth_volatile_pattern(const struct hearth_line_change *change, const struct hearth_chat_request *request,
                              char *out, size_t cap) {
     if (count_lines(change->then, change->then_len) > 1 || count_lines(change->now, change->now_len) > 1) {
-        return false; /* that they are the same lines every time is not to be expected */
+        return false; /* equal lines in every request are not to be expected */
     }
     const char *line = change->now != NULL ? change->now : change->then;
     const size_t len = change->now != NULL ? change->now_len : change->then_len;
@@ -198,8 +198,8 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
 /* ---- paragraphs ---- */
 
 #define HEADINGS_MAX 3
-#define PARAGRAPHS_LINES 32 /* a heading with more below it is that of a chapter */
-#define CONTEXT_BYTES 4096  /* in front of what differs, and behind it, that its paragraph may take */
+#define PARAGRAPHS_LINES 32 /* a heading with more lines below it is a chapter's */
+#define CONTEXT_BYTES 4096  /* most bytes of a paragraph in front of the difference, and behind it */
 
 /* A line that names what stands below it ("Status:"), as "^Status:$". */
 static bool put_heading(char *out, size_t *n, size_t cap, const char *line, size_t len) {
@@ -223,7 +223,7 @@ static bool is_empty(const char *line, size_t len) {
     return n == len;
 }
 
-/* Where the paragraph begins that a line is in; the line itself: it is the first one. */
+/* Where the paragraph of a line begins; the line itself if it is the first one. */
 static const char *paragraph_of(const char *text, const char *line) {
     while (line > text) {
         const char *before = line - 1;
@@ -255,7 +255,7 @@ static void add_headings(const struct hearth_line_change *change, char *out, siz
     }
 }
 
-/* Counts the lines of the request's system text that a pattern matches. */
+/* Counts the lines of the request's system text that match a pattern. */
 static size_t count_matches(const char *pattern, const struct hearth_chat_request *request) {
     regex_t regex;
     size_t n = 0;
@@ -351,8 +351,8 @@ bool hearth_volatile_only_numbers(const char *then, const char *now) {
 
 /* ---- where they are ---- */
 
-/* The line of a system text that a line of the prompt holds, in which a template may have put something before or
- * behind it: the longest one. */
+/* The line of a system text that a line of the prompt contains, where a template may have added something before or
+ * behind: the longest one. */
 static bool find_line(const struct hearth_message *message, const char *text, size_t len, const char **out,
                       size_t *out_len, int32_t *number) {
     int32_t at = 1;
@@ -370,7 +370,7 @@ static bool find_line(const struct hearth_message *message, const char *text, si
     return *out != NULL;
 }
 
-/* Some lines in a row: they stand in the message as they stand in the prompt. */
+/* Whether some lines in a row stand in the message as they do in the prompt. */
 static bool find_row(const struct hearth_chat_request *request, const struct hearth_line_change *change,
                      int32_t *number) {
     for (size_t m = 0; m < request->message_count; m++) {
@@ -385,8 +385,8 @@ static bool find_row(const struct hearth_chat_request *request, const struct hea
     return false;
 }
 
-/* Cuts a line of the prompt to what stands in the message; where only the earlier prompt has it, as it stands. False:
- * it is not there. */
+/* Cuts a line of the prompt to the part that stands in the message; a line that only the earlier prompt has stays
+ * whole. False: the message has no such line. */
 static bool cut_line(const struct hearth_chat_request *request, struct hearth_line_change *change, int32_t *number) {
     const char *line;
     size_t len;
@@ -419,9 +419,9 @@ static void copy_line(char *out, size_t cap, const char *line, size_t len) {
     out[hearth_utf8_complete(out, hearth_guards_strip(out, strlen(out)))] = '\0';
 }
 
-#define SHOWN_FRONT 64 /* bytes in front of what changes: more are left out */
+#define SHOWN_FRONT 64 /* most bytes shown in front of the change */
 
-/* Both lines as they are told: of long ones, from a word a little before what changes. */
+/* Copies both lines for the report; long ones from a word a little before the change. */
 static void copy_lines(struct hearth_report_line *to, const struct hearth_line_change *change) {
     size_t from = change->then != NULL && change->now != NULL ? common_front(change) : 0;
     from = from > SHOWN_FRONT ? from - SHOWN_FRONT : 0;
@@ -435,7 +435,7 @@ static void copy_lines(struct hearth_report_line *to, const struct hearth_line_c
               change->then != NULL ? change->then_len - from : 0);
 }
 
-/* A text, and where the message in it ends. */
+/* A text, and the end of the message in it. */
 struct turn_text {
     const char *text;
     size_t end;
@@ -445,14 +445,14 @@ static bool same_text(const char *a, size_t na, const char *b, size_t nb) {
     return na == nb && memcmp(a, b, na) == 0;
 }
 
-/* The line behind one; NULL: that is the last one. */
+/* The next line; NULL: this was the last one. */
 static const char *line_after(const char *line, size_t len, const char *end, size_t *next_len) {
     const char *next = line + len < end && line[len] == '\n' ? line + len + 1 : NULL;
     *next_len = next != NULL ? line_bytes(next, (size_t)(end - next)) : 0;
     return next;
 }
 
-/* Makes a pair of lines one line that was added or taken out, where the lines behind them say so. Returns by how many
+/* Turns a pair of lines into one line that was added or removed, if the lines behind show that. Returns by how many
  * lines the place moves down. */
 static int came_or_went(struct hearth_line_change *change, const struct turn_text *then,
                         const struct hearth_message *message) {
@@ -460,7 +460,7 @@ static int came_or_went(struct hearth_line_change *change, const struct turn_tex
     const char *then_next = line_after(change->then, change->then_len, then->text + then->end, &then_len);
     const char *now_next = line_after(change->now, change->now_len, message->content + message->content_len, &now_len);
     const bool same = same_text(change->then, change->then_len, change->now, change->now_len);
-    if (same && (then_next == NULL) != (now_next == NULL)) { /* one of them ends there */
+    if (same && (then_next == NULL) != (now_next == NULL)) { /* one of the texts ends there */
         *change =
             (struct hearth_line_change){.then = then_next, .then_len = then_len, .now = now_next, .now_len = now_len};
         return 1;
@@ -495,7 +495,7 @@ size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, con
     const size_t before = (size_t)((const char *)memmem(now, now_len, in, len) - now), whole = front + fork->then_len;
     if (before > front || fork->offset > begin + before + len) {
         free(then);
-        return 0; /* what differs is the template's */
+        return 0; /* the template's own text differs */
     }
     size_t then_end = hearth_specials_turn_end(specials, then, whole, before);
     end = memchr(then + before, '\n', whole - before);
@@ -519,7 +519,7 @@ static double bytes_before(void *user, size_t offset) {
 
 bool hearth_volatile_all(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                          const struct hearth_message *message, const struct hearth_specials *specials) {
-    enum { MOST = 4 }; /* one in so many bytes may be as it was */
+    enum { MOST = 4 }; /* one byte in so many may be unchanged */
     const char *at =
         message->content_len > 0 ? memmem(prompt->text, prompt->len, message->content, message->content_len) : NULL;
     const size_t begin = at != NULL ? (size_t)(at - prompt->text) : prompt->len;

@@ -18,7 +18,7 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
 bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change *change,
                                const struct hearth_chat_request *request, char *out, size_t cap);
 
-/* Whether two lines are the same except for their numbers. */
+/* Whether two lines differ only in their numbers. */
 bool hearth_volatile_only_numbers(const char *then, const char *now);
 
 /* The lines that differ where a prompt left an earlier one, as far as they stand in the system text. Returns how many;
@@ -27,7 +27,7 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
                             const struct hearth_chat_request *request,
                             struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX], size_t *fixed_bytes);
 
-/* Whether next to nothing of a message is as it was: another text stands in its place. */
+/* Whether hardly anything of a message is unchanged: another text stands in its place. */
 bool hearth_volatile_all(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                          const struct hearth_message *message, const struct hearth_specials *specials);
 

@@ -14,13 +14,13 @@
 /* ---- forms.c: how a request is read ---- */
 
 struct hearth_anthropic_reading {
-    const struct hearth_job *job; /* resolved is what a thread goes on from, or empty */
+    const struct hearth_job *job; /* job->resolved is what a thread continues, or empty */
     struct hearth_api_parsed *out;
     struct hearth_api_error *error;
     char place[128];    /* in the body, for errors: "messages.2.content.0" */
     size_t breakpoints; /* found so far; the first few are in the generation, by the index of their message */
-    bool session;       /* the conversation goes on from one that is stored */
-    json_t *thread;     /* config of the thread that it goes on from, or NULL */
+    bool session;       /* the conversation continues a stored one */
+    json_t *thread;     /* config of the thread that it continues, or NULL */
 };
 
 /* Fills the error, naming the reading's place, and returns false. */
@@ -44,20 +44,20 @@ bool hearth_anthropic_read_tool_change(struct hearth_anthropic_reading *reading,
 
 /* ---- forms.c ---- */
 
-/* Ids of calls have another beginning here: toolu_ for call_, and in front of those that have none. Caller frees; NULL:
- * out of memory. */
+/* Prints the id of a call in Anthropic's form: toolu_ takes the place of call_, and is put in front of ids without it.
+ * The caller frees it; NULL: out of memory. */
 char *hearth_anthropic_id_printed(const char *id);
 char *hearth_anthropic_id_read(const char *id);
-/* True for a document whose text is in it. */
+/* Whether a document holds its text. */
 bool hearth_anthropic_is_text(const json_t *document);
-/* True for a type of block that hosted tools and other services leave in a history: no template prints it. */
+/* Whether a block is of a type that hosted tools and other services leave in a history: no template prints it. */
 bool hearth_anthropic_is_left_out(const char *type);
-/* True for content (or NULL) that says nothing: none at all, or texts without a character. */
+/* Whether content (or NULL) says nothing: there is none, or only texts without a character. */
 bool hearth_anthropic_is_empty(const json_t *content);
 
 /* ---- blocks.c ---- */
 
-/* A breakpoint in the system text or the tools stands in for the message in front. */
+/* Stands for the front of the conversation: a breakpoint in the system text or the tools. */
 #define HEARTH_ANTHROPIC_FRONT SIZE_MAX
 
 /* Reads system and messages, and their breakpoints. */
@@ -67,17 +67,17 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
 
 struct hearth_anthropic_state; /* job->dialect_state */
 
-/* `body`: for what the response depends on. NULL: out of memory. */
+/* `body`: what the form of the response depends on. NULL: out of memory. */
 struct hearth_anthropic_state *hearth_anthropic_state_create(const json_t *body);
 extern const struct hearth_dialect hearth_anthropic_dialect;
 
 /* ---- usage.c ---- */
 
-/* `total`: with what a message has besides what the stream's last event has. `known_tokens`: the prompt's, for as long
- * as there is no receipt. NULL: out of memory. */
+/* The usage of a message. `total`: also the members that a stream's last event leaves out. `known_tokens`: the prompt's
+ * length, used until there is a receipt. NULL: out of memory. */
 json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_tokens, bool total);
-/* Why the prompt left what was known, in Anthropic's words; JSON null: it did not. `previous_id`: of the message that
- * the client says came before, or NULL. NULL: out of memory. */
+/* Why the prompt left an earlier one, in Anthropic's words; JSON null: it did not. `previous_id`: the id of the message
+ * that came before, as the client says, or NULL. NULL: out of memory. */
 json_t *hearth_anthropic_diagnostics(const struct hearth_job *job, const char *previous_id);
 
 /* ---- signature.c ---- */

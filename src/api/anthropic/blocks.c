@@ -26,12 +26,12 @@ struct block_reader {
     struct hearth_history *history;
     /* The message that is being put together; open is NULL between two. */
     struct hearth_message *open;
-    size_t open_index; /* the message of the body that has added to it last */
+    size_t open_index; /* the message of the body that added to it last */
     struct hearth_buf text, reasoning, unseen;
-    bool kept_empty;                    /* it is a reply that said nothing */
+    bool kept_empty;                    /* it is an empty reply, and is kept */
     json_t *calls;                      /* tool_use blocks */
     const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
-    const struct hearth_message *noted; /* the one whose calls these are: */
+    const struct hearth_message *noted; /* the message whose calls are in the set below */
     json_t *call_ids;
 };
 
@@ -135,7 +135,7 @@ static bool close_message(struct block_reader *reader) {
 static bool open_message(struct block_reader *reader, enum hearth_role role, size_t index) {
     if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
         if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
-            !hearth_buf_append(&reader->text, "\n", 1)) { /* one more than between blocks */
+            !hearth_buf_append(&reader->text, "\n", 1)) { /* blocks are one newline apart, messages two */
             return fail_nomem(reader);
         }
         reader->open_index = index;
@@ -170,7 +170,7 @@ static bool read_text_block(struct block_reader *reader, const json_t *block, st
                                 : FAIL("text.text: Input should be a valid string");
 }
 
-/* Reads a block within another block that is no text: appends the note that stands for it. */
+/* Appends the note for a block within another block that is not text. */
 static bool read_inner_media(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
     if (reader->job->api->strict_content ||
         !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
@@ -180,7 +180,7 @@ static bool read_inner_media(struct block_reader *reader, const json_t *block, s
            fail_nomem(reader);
 }
 
-/* A list of blocks within another block, most of them texts; `content` may also be a string. */
+/* Reads a list of blocks within another block, most of them texts; `content` may also be a string. */
 static bool read_texts(struct block_reader *reader, const json_t *content, struct hearth_buf *out) {
     size_t i;
     const json_t *block;
@@ -219,7 +219,7 @@ static bool read_search_result(struct block_reader *reader, const json_t *block,
            read_texts(reader, hearth_api_json_get(block, "content"), out);
 }
 
-/* Blocks that a user's message and a tool's result have in common. *found: it was one. */
+/* Reads blocks that a user's message and a tool's result have in common. `*found`: this was one. */
 static bool read_common(struct block_reader *reader, const json_t *block, struct hearth_buf *out, bool *found) {
     *found = true;
     if (hearth_api_type_is(block, "text")) {
@@ -241,7 +241,7 @@ static bool read_cache_control(struct block_reader *reader, const json_t *block,
 
 /* ---- blocks of a user ---- */
 
-/* Notes the calls of the message that results have to answer. */
+/* Collects the ids of the calls that results have to answer. */
 static bool note_asked(struct block_reader *reader) {
     if (reader->noted == reader->asked) {
         return true;
@@ -259,8 +259,8 @@ static bool add_note(struct block_reader *reader, const json_t *block) {
            fail_nomem(reader);
 }
 
-/* Reads a part of a tool's result that is no text. A note stands for it even where its type is unknown: to refuse it
- * would end the conversation, since the client sends it again with every request. */
+/* Adds a part of a tool's result that is not text, as a note, even if its type is unknown: refusing it would end the
+ * conversation, since the client sends it again with every request. */
 static bool add_brought(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     const json_t *name = hearth_api_json_get(block, "tool_name");
@@ -302,7 +302,7 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
     if (id == NULL) {
         return FAIL("tool_result.tool_use_id: Field required");
     }
-    if (!open_message(reader, HEARTH_ROLE_TOOL, index)) { /* closes the assistant's message first */
+    if (!open_message(reader, HEARTH_ROLE_TOOL, index)) { /* completes the assistant's message before */
         return false;
     }
     /* The call that the result answers may be in the session and not in the request. */
@@ -323,7 +323,7 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-/* Reads an image, a sound or a file in a message of any role. */
+/* Adds an image, a sound or a file in a message of any role. */
 static bool read_media(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (!hearth_content_is_known(type)) {
@@ -342,7 +342,7 @@ static bool leave_out(const struct block_reader *reader, const char *type) {
     return true;
 }
 
-/* Reads a block of what a user says, or a system message between others. */
+/* Reads a block of a user's message, or of a system message between others. */
 static bool read_said_block(struct block_reader *reader, const json_t *block, enum hearth_role role, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     bool found;
@@ -420,7 +420,7 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
     if (strcmp(type, "tool_result") == 0 || (!hearth_anthropic_is_left_out(type) && reader->job->api->strict_content)) {
         return fail_type(reader, block, "'text', 'thinking', 'redacted_thinking', 'tool_use'");
     }
-    return leave_out(reader, type); /* of another service, be its type known or not */
+    return leave_out(reader, type); /* of another service, whether its type is known or not */
 }
 
 /* ---- blocks of a system message ---- */
@@ -513,7 +513,7 @@ static bool read_message(struct block_reader *reader, const json_t *message, siz
     return ok;
 }
 
-/* Appends a block of system text. Lines are stripped block by block, so that marks stand where their text is then. */
+/* Appends a block of system text. Lines are stripped block by block, so that marks stay at their text. */
 static bool append_system(struct block_reader *reader, const json_t *text) {
     struct hearth_buf lines = {0};
     size_t len = json_string_length(text);
@@ -555,8 +555,8 @@ static bool read_system(struct block_reader *reader, const json_t *system) {
     return close_message(reader);
 }
 
-/* Checks how the history ends: a last message of the assistant's is to be continued, which is not possible behind a
- * call. */
+/* Checks how the history ends: the reply continues a last message of the assistant, which is not possible after a call.
+ */
 static bool check_end(struct block_reader *reader, size_t before) {
     const struct hearth_history *history = reader->history;
     const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
@@ -584,7 +584,7 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
                           : json_is_array(messages) ? "at least one message is required"
                                                     : "Input should be a list");
     }
-    for (size_t i = 0; i < past->count; i++) { /* of a thread */
+    for (size_t i = 0; i < past->count; i++) { /* calls of a thread's earlier messages */
         if (past->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
             reader->asked = past->messages[i];
         }

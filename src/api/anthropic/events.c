@@ -67,7 +67,7 @@ static bool all_space(const char *text, size_t len) {
 
 /* ---- the message ---- */
 
-/* The members of a message except content, stop and usage. */
+/* Makes a message without content, stop and usage. */
 static json_t *message_json(const struct hearth_job *job) {
     const struct hearth_anthropic_state *state = job->dialect_state;
     const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
@@ -181,7 +181,7 @@ static bool begin(struct hearth_job *job, struct hearth_buf *out) {
            ping(job, out);
 }
 
-/* Prints a delta of the open block, and gives it up. */
+/* Prints a delta of the open block; takes `delta`. */
 static bool print_delta(const struct hearth_anthropic_state *state, json_t *delta, struct hearth_buf *out) {
     return hearth_sse(
         out, "content_block_delta",
@@ -208,7 +208,7 @@ static bool close_block(const struct hearth_job *job, struct hearth_buf *out) {
     return ok;
 }
 
-/* Begins a block, and gives up `block`. */
+/* Begins a block; takes `block`. */
 static bool open_block(const struct hearth_job *job, enum block kind, json_t *content, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     state->open = kind;
@@ -220,7 +220,7 @@ static bool open_block(const struct hearth_job *job, enum block kind, json_t *co
 static bool print_thinking(const struct hearth_job *job, const char *text, size_t len, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     if (state->open != BLOCK_THINKING) {
-        if (all_space(text, len)) { /* nothing is lost: signatures leave white space around a text out */
+        if (all_space(text, len)) { /* signatures ignore white space around a text, so nothing is lost */
             return true;
         }
         if (!close_block(job, out) ||
@@ -242,7 +242,7 @@ static bool print_text(const struct hearth_job *job, const char *text, size_t le
         if (all_space(text, len)) {
             return hearth_buf_append(&state->space, text, len);
         }
-        struct hearth_buf space = state->space; /* the block's own, not to be lost with what stood before */
+        struct hearth_buf space = state->space; /* this block's own white space */
         state->space = (struct hearth_buf){0};
         bool ok = close_block(job, out) &&
                   open_block(job, BLOCK_TEXT, json_pack("{s:s, s:s}", "type", "text", "text", ""), out) &&
@@ -303,7 +303,7 @@ static bool fail(struct hearth_job *job, const struct hearth_api_error *error, s
     return hearth_sse(out, "error", hearth_api_error_json_anthropic(error, state->request_id));
 }
 
-/* What is stored with a turn. */
+/* What is stored with a turn for printing it again. */
 static json_t *record(struct hearth_job *job, enum hearth_turn_status status) {
     const struct hearth_choice *choice = &job->choices[0];
     if (status == HEARTH_TURN_FAILED || choice->message == NULL) {

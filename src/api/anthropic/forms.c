@@ -1,4 +1,4 @@
-/* What the forms of this dialect mean: ids of calls, and blocks as far as they can be told by looking at them. */
+/* The forms of this dialect: ids of calls, and what a block is, as far as that can be told without its context. */
 #include "api/anthropic/anthropic.h"
 
 #include <stdarg.h>

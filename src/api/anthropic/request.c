@@ -137,7 +137,7 @@ static bool check_max_tokens(struct hearth_anthropic_reading *reading, const jso
     return tokens >= 0 || hearth_anthropic_fail_at(reading, "max_tokens", "Input should be greater than or equal to 0");
 }
 
-/* A chat request with everything of this one but its messages. NULL: job->error is filled. */
+/* Makes a chat request of everything but the messages. NULL: job->error is filled. */
 static json_t *translate(struct hearth_anthropic_reading *reading, const json_t *body) {
     static const char *const same[] = {"model",
                                        "max_tokens",
@@ -186,7 +186,7 @@ void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange 
     hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
 }
 
-/* Puts the past of a thread into the history: its system text, and what was said. */
+/* Puts the past of a thread into the history: its system text and its messages. */
 static bool load_thread(const struct hearth_job *job, const json_t *body, const char *id,
                         struct hearth_api_resolved *out, struct hearth_api_error *error) {
     static const char param[] = "thread.previous_message_id";
@@ -259,7 +259,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
     return ok;
 }
 
-/* A last message of the assistant's is to be continued. */
+/* The reply continues a last message of the assistant. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_api_chat_begin(job, out, error) || !hearth_api_stored_attach_session(job, out, error) ||
         (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
@@ -301,7 +301,7 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
     return json_pack("{s:I}", "input_tokens", (json_int_t)job->rendered->prompts[0].tokens.n);
 }
 
-/* Answers with the prompt's exact length, whether it fits the context or not. */
+/* Answers with the exact length of the prompt, whether it fits the context or not. */
 bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
     static const struct hearth_api_phases phases = {
         .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};

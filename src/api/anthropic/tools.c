@@ -15,7 +15,7 @@
 
 #define FAIL(...) hearth_anthropic_fail(reading, __VA_ARGS__)
 
-/* A tool with a schema of its own; the others are left out. */
+/* Whether a tool has a schema of its own; others are left out. */
 static bool is_custom(const json_t *tool) {
     return !json_is_string(json_object_get(tool, "type")) || hearth_api_type_is(tool, "custom") ||
            hearth_api_json_get(tool, "input_schema") != NULL;
@@ -40,7 +40,7 @@ static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *t
     return strict == NULL || json_is_boolean(strict) || FAIL("custom.strict: Input should be a valid boolean");
 }
 
-/* The tool in the chat's form. NULL: out of memory. */
+/* The tool in the chat API's form. NULL: out of memory. */
 static json_t *translate_tool(const json_t *tool) {
     json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", json_object_get(tool, "name"), "description",
                                  hearth_api_json_get(tool, "description"), "parameters",
@@ -49,7 +49,8 @@ static json_t *translate_tool(const json_t *tool) {
                      hearth_api_json_get(tool, "defer_loading"));
 }
 
-/* A search on Anthropic's side finds deferred tools; there is none here, so they are described like the others. */
+/* Whether a tool searches for deferred tools on Anthropic's side. No such search runs here, so deferred tools are
+ * described like the others. */
 static bool searches(const json_t *tools) {
     static const char search[] = "tool_search_tool_";
     size_t i;
@@ -63,7 +64,7 @@ static bool searches(const json_t *tools) {
     return false;
 }
 
-/* Translates tools; places[i] becomes the place of the i-th that is left. */
+/* Translates tools; places[i] becomes the place of the i-th tool that was not left out. */
 static bool translate_tools(struct hearth_anthropic_reading *reading, const json_t *tools, json_t *list,
                             size_t *places) {
     size_t i, count = 0;
@@ -97,8 +98,8 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
     return true;
 }
 
-/* The tool that a block of a message defines: {"type": "tool_addition", "tool": {"type": "tool_definition",
- * "definition"}}; or NULL. */
+/* The tool that a block of a message defines ({"type": "tool_addition", "tool": {"type": "tool_definition",
+ * "definition"}}), or NULL. */
 static const json_t *definition_of(const json_t *block) {
     const json_t *tool = hearth_api_json_get(block, "tool");
     const bool defines = hearth_api_type_is(block, "tool_addition") && hearth_api_type_is(tool, "tool_definition");
@@ -124,7 +125,7 @@ static bool add_definition(struct hearth_anthropic_reading *reading, const json_
         if (strcmp(hearth_api_tool_name(other), hearth_api_tool_name(translated)) == 0) {
             if (!json_is_true(json_object_get(other, "defer_loading"))) {
                 json_decref(translated);
-                return true; /* the head describes one */
+                return true; /* the head describes a tool of this name */
             }
             return json_array_set_new(list, i, translated) == 0 || hearth_api_fail_nomem(reading->error);
         }
@@ -188,7 +189,7 @@ static bool translate_choice(struct hearth_anthropic_reading *reading, const jso
     return true;
 }
 
-/* "tools[2].function.parameters: …" and the like, in the client's words. */
+/* Renames "tools[2].function.parameters: …" and the like in an error to the client's words. */
 static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *places, size_t count) {
     struct hearth_api_error *error = reading->error;
     const char *rest = strchr(error->message.text, ':');
@@ -203,7 +204,7 @@ static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *p
     return FAIL("%s", what.text);
 }
 
-/* A thread's tools were translated when it was created. */
+/* Reads the tools. Those of a thread were translated when it was created. */
 static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral, size_t *places) {
     const json_t *tools = hearth_api_json_get(body, "tools");
     json_t *list = json_array();

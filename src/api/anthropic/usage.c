@@ -11,7 +11,7 @@
 
 #define HOUR_US ((int64_t)3600 * 1000000)
 
-/* Computed tokens up to a breakpoint with at least that time to live. */
+/* Computed tokens up to a breakpoint with at least this time to live. */
 static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t ttl_us) {
     const struct hearth_api_rendered *rendered = job->rendered;
     json_int_t tokens = 0;

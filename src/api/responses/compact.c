@@ -15,10 +15,11 @@ static const char question[] =
     "the user wants, what has been decided and done, what was found out (names, paths, numbers, errors: exactly), and "
     "what comes next. Write plain text and nothing but the summary.";
 
-/* Of the context: the summary at the most (and in tokens), and the user's messages that are kept beside it. */
+/* Shares of the context: for the summary (at most, also in tokens), and for the user's messages that are kept beside
+ * it. */
 #define SUMMARY_SHARE 8
 #define SUMMARY_TOKENS 4096
-#define SUMMARY_TOKENS_MIN 256 /* otherwise no more than half of what it stands for */
+#define SUMMARY_TOKENS_MIN 256 /* a smaller summary is at most half as long as what it stands for */
 #define MESSAGES_SHARE 8
 #define TOKEN_BYTES 4u
 
@@ -26,7 +27,7 @@ static const char question[] =
 static json_t *last_messages(const struct hearth_job *job) {
     const struct hearth_history *history = &job->resolved->history;
     const size_t room = job->api->engine->caps.ctx_tokens / MESSAGES_SHARE * TOKEN_BYTES;
-    const size_t end = history->count - 1; /* the question */
+    const size_t end = history->count - 1; /* without the question at the end */
     json_t *items = json_array();
     for (size_t i = end, bytes = 0; i-- > 0;) {
         const struct hearth_message *message = history->messages[i];
@@ -107,7 +108,7 @@ static json_t *compact_body(struct hearth_job *job, const json_t *body) {
     return copy;
 }
 
-/* Instructions and tools of the response that is gone on from, where the request has none. */
+/* Takes instructions and tools from the response that the request continues, if the request has none. */
 static bool inherit(struct hearth_job *job, json_t *body) {
     const char *id = json_string_value(hearth_api_json_get(body, "previous_response_id"));
     struct hearth_digest digest;
@@ -115,7 +116,7 @@ static bool inherit(struct hearth_job *job, json_t *body) {
     int index;
     if (id == NULL || !hearth_api_id_parse(id, &digest, &index) || index >= 0 ||
         hearth_turn_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
-        return true; /* what is wrong with it is told later */
+        return true; /* the error is told later */
     }
     json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
     hearth_turn_finish(&turn);

@@ -33,7 +33,7 @@ static json_t *conversation_json(const struct hearth_session *session) {
                      hearth_metadata_json(&session->metadata));
 }
 
-/* The path's conversation; the caller finishes it. */
+/* Loads the path's conversation; the caller finishes it. */
 static bool load(struct hearth_job *job, struct hearth_session *session) {
     char *name = hearth_job_param(job, 0);
     if (name == NULL) {
@@ -84,7 +84,7 @@ static json_t *read_items(struct hearth_job *job, const json_t *body, const stru
     return clean;
 }
 
-/* Writes items, which are given up, as a turn behind a conversation's head. */
+/* Stores items as a turn behind a conversation's head; takes them. */
 static bool put_items(struct hearth_job *job, const struct hearth_session *session,
                       const struct hearth_conversation_lock *lock, json_t *items, struct hearth_turn *turn) {
     struct hearth_errmsg msg = {{0}};
@@ -144,7 +144,7 @@ bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *b
         return false;
     }
     bool ok = hearth_metadata_read(body, &session.metadata, &job->error);
-    session.head = (struct hearth_digest){0, 0}; /* which stays */
+    session.head = (struct hearth_digest){0, 0}; /* keeps the stored head */
     if (ok) {
         const int err = hearth_session_put(job->api->store, &session, true, &msg);
         ok = err == HEARTH_OK || fail_store(job, err, session.name, &msg);
@@ -182,7 +182,7 @@ static bool is_begun(const struct hearth_session *session) {
     return session->head.lo != 0 || session->head.hi != 0;
 }
 
-/* The path's conversation and its turns. */
+/* Loads the path's conversation and its turns. */
 static bool load_line(struct hearth_job *job, struct hearth_session *session, struct hearth_line *line) {
     if (!load(job, session)) {
         return false;
@@ -248,7 +248,7 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
                                              first, "last_id", last, "has_more", 0));
 }
 
-/* Where the path's item is: the place of its turn in the line, and its own in the turn. */
+/* Finds the path's item: the place of its turn in the line, and its own place in the turn. */
 static bool find_item(struct hearth_job *job, const struct hearth_line *line, size_t *turn, int *index) {
     char *id = hearth_job_param(job, 1);
     struct hearth_digest digest = {0, 0};
@@ -296,7 +296,7 @@ bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *bod
     return ok && hearth_job_respond(job, found);
 }
 
-/* Puts a null in the place of an item. NULL: there is none. */
+/* Replaces an item by null. NULL: there is no such item. */
 static json_t *without_item(const struct hearth_turn *turn, size_t index) {
     json_t *body = hearth_api_json_read(&turn->body);
     json_t *items = json_object_get(body, "input");
@@ -311,13 +311,13 @@ static json_t *without_item(const struct hearth_turn *turn, size_t index) {
     return body;
 }
 
-/* Writes a turn without its tokens, and with another body if there is one, which is given up. */
+/* Rewrites a turn without its tokens and, if `body` is not NULL, with another body; takes it. */
 static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *body) {
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
     int err = hearth_turn_get(job->api->store, job->owner, id, &turn);
     if (err == HEARTH_ERR_NOT_FOUND && body == NULL) {
-        return true; /* hidden: no request can go on from it alone */
+        return true; /* a hidden turn: no request can continue it alone */
     }
     if (err == HEARTH_OK) {
         turn.tokens.n = 0;

@@ -71,7 +71,7 @@ static bool fail_not_found(struct hearth_job *job, const char *id) {
            hearth_api_fail(&job->error, 404, "not_found", "response_id", "Response with id '%.100s' not found.", id);
 }
 
-/* The turn of the path's id. */
+/* Loads the turn with the path's id. */
 static bool load(struct hearth_job *job, struct hearth_turn *turn) {
     char *id = hearth_job_param(job, 0);
     struct hearth_digest digest = {0, 0};
@@ -161,8 +161,8 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
     }
 }
 
-/* Loads a turn; one that is still open is cancelled from now on, and every reader is told so. False: it is not there.
- */
+/* Loads a turn; one that is still open counts as cancelled from now on, and every reader is told so. False: it is not
+ * there. */
 static bool load_cancelled(struct hearth_job *job, struct hearth_turn *turn, int *err) {
     pthread_mutex_lock(&job->api->ends_mutex);
     const bool loaded = load(job, turn);

@@ -22,7 +22,7 @@ struct hearth_response_item {
     enum kind kind;
     size_t index; /* in the output */
     char id[64];
-    size_t call; /* of a call: as deltas count them */
+    size_t call; /* index of a call, as deltas count them */
     char *call_id, *name;
     bool custom;
     struct hearth_buf text; /* so far: text, reasoning, arguments */
@@ -39,7 +39,7 @@ void hearth_response_item_destroy(struct hearth_response_item *item) {
     }
 }
 
-/* One event; its members are given up. */
+/* Sends one event; takes its members. */
 static bool send(struct hearth_job *job, struct hearth_buf *out, const char *type, json_t *members) {
     struct hearth_response *response = job->dialect_state;
     json_t *event = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)response->sequence);
@@ -53,7 +53,7 @@ static bool send(struct hearth_job *job, struct hearth_buf *out, const char *typ
     return hearth_sse(out, type, event);
 }
 
-/* An event of the open item's first part: `name` holds text (NULL: none), "text" or "delta". */
+/* Sends an event of the open item's first part: `name` ("text" or "delta") holds the text; NULL: none. */
 static bool send_part(struct hearth_job *job, struct hearth_buf *out, const char *type, const char *place,
                       const char *name, json_t *value) {
     const struct hearth_response *response = job->dialect_state;
@@ -74,7 +74,7 @@ static json_t *text_part(const char *type, const struct hearth_buf *text, json_t
 
 /* ---- the open item ---- */
 
-/* The item as it is when nothing of it has come yet. */
+/* The item before any of its content has come. */
 static json_t *empty_item(const struct hearth_response_item *item) {
     switch (item->kind) {
     case REASONING:
@@ -139,7 +139,7 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
     return send_added(job, out);
 }
 
-/* What the texts of the open item came to; `done` is the item as it is printed. */
+/* Sends the complete texts of the open item; `done` is the item as it is printed. */
 static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth_buf *out) {
     const struct hearth_response *response = job->dialect_state;
     struct hearth_response_item *item = response->open;
@@ -179,7 +179,7 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
     return ok;
 }
 
-/* The open item as the store has it. */
+/* The open item in its stored form. */
 static json_t *stored_item(const struct hearth_response_item *item) {
     const char *text = item->text.len > 0 ? (const char *)item->text.data : "";
     if (item->kind == MESSAGE) {
@@ -220,7 +220,7 @@ static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out)
     return ok;
 }
 
-/* The open item is one of that kind (and call), or becomes one. */
+/* Makes sure that the open item is one of this kind (and call). */
 static bool need_item(struct hearth_job *job, enum kind kind, const struct hearth_chat_delta *delta,
                       struct hearth_buf *out) {
     struct hearth_response *response = job->dialect_state;
@@ -233,7 +233,7 @@ static bool need_item(struct hearth_job *job, enum kind kind, const struct heart
 
 /* ---- deltas ---- */
 
-/* Log-probabilities that have come with a piece of text; kept with the item. NULL: out of memory. */
+/* Takes the log-probabilities that have come with a piece of text; they are kept with the item. NULL: out of memory. */
 static json_t *take_logprobs(struct hearth_choice *choice, struct hearth_response_item *item) {
     json_t *entries = choice->logprobs;
     choice->logprobs = NULL;
@@ -295,7 +295,7 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
 bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,
                                   struct hearth_buf *out) {
     struct hearth_job *job = choice->job;
-    if (delta->content == NULL && choice->logprobs != NULL) { /* of tokens that are no text */
+    if (delta->content == NULL && choice->logprobs != NULL) { /* of tokens without text */
         json_decref(choice->logprobs);
         choice->logprobs = NULL;
     }
@@ -322,7 +322,7 @@ bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf 
     struct hearth_job *job = choice->job;
     const struct hearth_response *response = job->dialect_state;
     if (response->open == NULL && json_array_size(response->output) == 0 && !open_item(job, MESSAGE, NULL, out)) {
-        return false; /* a reply without anything has an empty text */
+        return false; /* an empty reply has an empty text */
     }
     return close_item(job, choice->cut, out);
 }

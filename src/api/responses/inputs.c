@@ -1,4 +1,4 @@
-/* Items that come in: references are followed, short forms written out.
+/* Reads items that come in: follows references, and writes out short forms.
  *
  * Stored items have one form, whatever a client has written: messages have a type, a status and parts, nothing is null,
  * and there are no ids but those of replies of this server, which tell one reply from the next. An item's own id is not
@@ -19,7 +19,7 @@ static bool is_reference(const json_t *item) {
                : hearth_api_json_get(item, "role") == NULL && json_is_string(hearth_api_json_get(item, "id"));
 }
 
-/* The item in a turn's body; `index` counts those that came in first. A new reference, or NULL. */
+/* The item in a turn's body; `index` counts the items that came in first. Returns a new reference, or NULL. */
 static json_t *item_of(const struct hearth_turn *turn, int index) {
     json_t *body = hearth_api_json_read(&turn->body);
     const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
@@ -30,7 +30,7 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
     return item;
 }
 
-/* What a reference means; its length is added to `bytes`. */
+/* The item that a reference stands for; its length is added to `bytes`. */
 static json_t *follow(const struct hearth_job *job, const json_t *reference, const char *param, size_t index,
                       size_t *bytes, struct hearth_api_error *error) {
     const char *id = json_string_value(hearth_api_json_get(reference, "id"));
@@ -110,7 +110,7 @@ static void remove_nulls(json_t *object) {
     }
 }
 
-/* A part that is no text, as the note that stands for it; NULL: it is none. */
+/* The note that stands for a part that is not text; NULL: the part is text. */
 static json_t *note_of(const json_t *part, const char *text_type) {
     const char *type = json_string_value(json_object_get(part, "type"));
     struct hearth_buf note = {0};

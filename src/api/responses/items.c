@@ -1,4 +1,4 @@
-/* Items of OpenAI's Responses API, to messages and back.
+/* Converts items of OpenAI's Responses API to messages and back.
  *
  * A message is one item or several: what an assistant thought, said and called are items of their own that stand in a
  * row. Read, such a row becomes one message again. A new one begins where something comes in an order in which no
@@ -16,20 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One reading. The reply that is being put together has not been appended yet. */
+/* The state of one reading. The reply that is being put together has not been appended yet. */
 struct item_reader {
     const struct hearth_job *job;
     struct hearth_history *history;
     struct hearth_api_error *error;
     const char *param;
     json_t *unanswered; /* results whose calls are not among the items: [index, id]; NULL: they come from the store */
-    size_t index;       /* of the item */
+    size_t index;       /* index of the item */
     struct hearth_message *reply;
     struct hearth_buf content, reasoning;
-    struct hearth_buf unseen;  /* what notes say, of the item that is being read */
-    bool said;                 /* it has a text, be it an empty one */
-    struct hearth_digest turn; /* that its items are of; zero: unknown */
-    json_t *call_ids;          /* of the calls in so many messages of the history */
+    struct hearth_buf unseen;  /* what notes say about the item that is being read */
+    bool said;                 /* the reply has a text, maybe an empty one */
+    struct hearth_digest turn; /* turn of the reply's items; zero: unknown */
+    json_t *call_ids;          /* ids of the calls in the first messages of the history */
     size_t noted;
     json_t *left_out; /* ids of calls that were left out; or NULL */
 };
@@ -42,7 +42,7 @@ static bool fail_item(const struct item_reader *reader, const char *code, const 
 
 /* ---- the row of a reply ---- */
 
-/* Seals a message and appends it unless it is empty. The message is given up. */
+/* Seals a message and appends it unless it is empty; takes the message. */
 static bool append(struct item_reader *reader, struct hearth_message *message) {
     const bool ok =
         (reader->unseen.len == 0 || (message->unseen = hearth_content_take(&reader->unseen, NULL)) != NULL) &&
@@ -72,13 +72,13 @@ static bool flush(struct item_reader *reader) {
         return hearth_api_fail_nomem(reader->error);
     }
     if (!said && reply->call_count == 0 && reply->reasoning == NULL) {
-        hearth_message_unref(reply); /* reasoning of which nothing came back, alone */
+        hearth_message_unref(reply); /* reasoning that stands alone */
         return true;
     }
     return append(reader, reply);
 }
 
-/* The reply that an item belongs to. `follows`: by what stands before, it can. */
+/* Makes sure that there is a reply for the item. `follows`: its kind may follow what the reply has. */
 static bool need_reply(struct item_reader *reader, const json_t *item, bool follows) {
     const char *id = json_string_value(hearth_api_json_get(item, "id"));
     struct hearth_digest turn = {0, 0};
@@ -114,7 +114,7 @@ static const char *const part_texts[][2] = {
     {"encrypted_content", "encrypted_content"},
 };
 
-/* `first` becomes false when something is added. */
+/* Adds a part; `first` becomes false when something was added. */
 static bool add_part(struct item_reader *reader, const json_t *part, const char *member, bool *first,
                      struct hearth_buf *text) {
     const char *type = json_string_value(json_object_get(part, "type"));
@@ -142,7 +142,7 @@ static bool add_part(struct item_reader *reader, const json_t *part, const char 
         return (hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen)) ||
                hearth_api_fail_nomem(reader->error);
     }
-    if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* of a reply of another server */
+    if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* from a reply of another server */
         return true;
     }
     snprintf(what, sizeof what, "content parts of type \"%.60s\" are not supported, only text", type);
@@ -184,7 +184,7 @@ static bool copy_text(const struct item_reader *reader, const json_t *item, cons
 
 /* ---- items ---- */
 
-/* A message that is not an assistant's; `text` is its content. One that is empty is left out. */
+/* Appends a message that is not an assistant's; `text` is its content. An empty one is left out. */
 static bool append_text(struct item_reader *reader, enum hearth_role role, const json_t *item,
                         struct hearth_buf *text) {
     struct hearth_message *message = hearth_message_create(role);
@@ -300,7 +300,7 @@ static bool read_call(struct item_reader *reader, const json_t *item, bool custo
            hearth_api_fail_nomem(reader->error);
 }
 
-/* Notes the calls of all messages in front of the item. */
+/* Collects the ids of all calls in front of the item. */
 static bool note_calls(struct item_reader *reader) {
     const struct hearth_history *history = reader->history;
     bool ok = true;
@@ -411,7 +411,7 @@ static bool leave_out_unknown(struct item_reader *reader, const json_t *item, co
         snprintf(what, sizeof what, "items of type \"%.60s\" are not supported", type);
         return fail_item(reader, "unsupported_value", ".type", what);
     }
-    const bool stored = reader->unanswered == NULL; /* its request was told */
+    const bool stored = reader->unanswered == NULL; /* stored items: their request was warned */
     return (stored || hearth_content_leave_out(type, &reader->unseen) || hearth_api_fail_nomem(reader->error)) &&
            leave_out(reader, item);
 }

@@ -54,19 +54,19 @@ static bool read_query(struct hearth_job *job, bool *ascending, size_t *limit) {
     return ok;
 }
 
-/* A page that has so much is complete, whatever its limit: items may be as large as a body. */
+/* A page with this many bytes is complete, whatever its limit, since items may be as large as a body. */
 #define PAGE_BYTES ((size_t)16 << 20)
 
-/* A page while it is collected: the turns are walked over from the one of `after` on. */
+/* A page that is being collected, over the turns from the one of `after` on. */
 struct page {
-    size_t bytes; /* of its items, printed */
+    size_t bytes; /* of the printed items */
     json_t *items;
-    const char *after; /* of the turn that is walked over first; NULL: behind it, or there is none */
+    const char *after; /* of the first turn; NULL: it was passed, or there is none */
     size_t limit;
     bool ascending, output, found, more, ok;
 };
 
-/* Where the items of this turn begin that are behind `after`, in the order of the page. */
+/* Where this turn's items behind `after` begin, in the order of the page. */
 static size_t begin_behind(struct page *page, const json_t *list) {
     const size_t count = json_array_size(list);
     const char *after = page->after;
@@ -96,7 +96,7 @@ static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
     return page->ok && !page->more && (!looked_for || page->found);
 }
 
-/* The turn that the id of an item is of. */
+/* Finds the turn of an item's id. */
 static bool find_turn(struct hearth_job *job, const char *after, struct hearth_digest *turn) {
     int index = -1;
     return (hearth_api_id_parse(after, turn, &index) && index >= 0) ||

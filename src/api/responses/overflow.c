@@ -29,7 +29,7 @@ void hearth_overflow_read(struct hearth_response_asked *asked, const json_t *bod
     json_decref(turn);
 }
 
-/* True when that window is told for the first time. */
+/* Whether this window is told for the first time; notes it. */
 static bool tell(struct hearth_api *api, struct hearth_digest window) {
     const size_t room = sizeof api->compacting / sizeof api->compacting[0];
     for (size_t i = 0; i < room; i++) {

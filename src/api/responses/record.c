@@ -1,7 +1,7 @@
-/* What is stored of a response beside its items, and the response made of it again.
+/* What is stored of a response beside its items, and how the response is made from it again.
  *
- * As little as says it all: what is as it mostly is stands nowhere, tools and instructions are the turn's config (which
- * equal requests share) where they are what the client wrote, and numbers that always come together are an array.
+ * The record is as small as possible: usual values are left out; tools and instructions are the turn's config (which
+ * equal requests share) if they are what the client wrote; and numbers that always come together form an array.
  *
  *     "response": {what of the echo is unusual, "instructions": true, "previous_response_id": true,
  *                  "tools": [2, {"tool": 0, "strict": true}, {a whole tool}, …], "names": {…},
@@ -58,7 +58,7 @@ static void add_rates(json_t *timings) {
     }
 }
 
-/* The object that a key's last part is a member of, and that part. */
+/* The object that holds the member named by a key's last part, and that part. */
 static json_t *holder(json_t *object, const char *key, bool make, const char **last) {
     char first[64];
     const char *dot = strchr(key, '.');
@@ -73,7 +73,7 @@ static json_t *holder(json_t *object, const char *key, bool make, const char **l
     return json_object_get(object, first);
 }
 
-/* Puts the values of a member into an array of the record, and what the array has no place for beside it. */
+/* Puts the values of a member into an array of the record; values without a place in the array stay beside it. */
 static bool pack_row(json_t *record, const struct row *row) {
     json_t *member = json_deep_copy(json_object_get(record, row->member)), *values = json_array();
     const char *last, *key;
@@ -125,7 +125,7 @@ static const char *reason_help(const char *reason) {
     return "";
 }
 
-/* Members of a receipt that the store knows anyway. */
+/* Adds members of a receipt that the store knows anyway. */
 static void complete_receipt(json_t *receipt, const struct hearth_turn *turn) {
     char id[64];
     const char *reason = json_string_value(json_object_get(receipt, "reason"));
@@ -164,10 +164,10 @@ static void unpack_row(json_t *object, const struct row *row, const struct heart
 
 /* ---- tools ---- */
 
-/* Members of a tool that the config has as they are. */
+/* Members of a tool that the config has unchanged. */
 static const char *const tool_members[] = {"name", "description", "parameters"};
 
-/* What is stored of a tool: see above. `chats` are those of the config, `at` the place among them. */
+/* The stored form of a tool (see above). `chats`: the config's tools; `at`: its place among them. */
 static json_t *packed_tool(json_t *tool, const json_t *chats, size_t at) {
     const json_t *function = json_object_get(json_array_get(chats, at), "function");
     if (!hearth_api_type_is(tool, "function") || function == NULL) {
@@ -193,7 +193,7 @@ static json_t *packed_tool(json_t *tool, const json_t *chats, size_t at) {
     return rest;
 }
 
-/* Tools that became functions of the chat stand there in their order. */
+/* How many functions of the chat a tool became; they stand there in this order. */
 static size_t chat_tools_of(const json_t *tool) {
     if (hearth_api_type_is(tool, "namespace")) {
         return json_array_size(json_object_get(tool, "tools"));
@@ -228,7 +228,7 @@ static json_t *unpacked_tool(json_t *packed, const json_t *chats) {
 
 /* ---- the record ---- */
 
-/* The members that a response mostly has. NULL: out of memory. */
+/* The usual values of a response's members. NULL: out of memory. */
 static json_t *usual(void) {
     static const char *const nulls[] = {
         "instructions",           "max_output_tokens",    "max_tool_calls",
@@ -258,14 +258,14 @@ static bool leave_out_usual(json_t *record) {
     return most != NULL;
 }
 
-/* True where the response's id is that of the turn's parent. */
+/* Whether the response's id is that of the turn's parent. */
 static bool is_parent(const json_t *id, struct hearth_digest parent) {
     char text[64];
     hearth_api_id_print(text, sizeof text, "resp_", parent, -1);
     return json_is_string(id) && strcmp(json_string_value(id), text) == 0;
 }
 
-/* Puts true in the place of what the turn has anyway. */
+/* Replaces values that the turn has anyway by true. */
 static bool refer(struct hearth_job *job, json_t *record) {
     const json_t *text = json_object_get(record, "instructions");
     const struct hearth_message *first = job->resolved->history.count > 0 ? job->resolved->history.messages[0] : NULL;
@@ -321,7 +321,7 @@ json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status s
 
 /* ---- and back ---- */
 
-/* Tools, instructions and the response before it, as the client wrote them. */
+/* Puts tools, instructions and the previous response back, as the client wrote them. */
 static bool unrefer(json_t *object, const struct hearth_turn *turn) {
     json_t *config = hearth_api_stored_config_json(turn), *tools = json_array(), *tool;
     char id[64];

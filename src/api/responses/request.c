@@ -80,7 +80,7 @@ static json_t *chat_body(const json_t *body, struct hearth_api_error *error) {
     return chat;
 }
 
-/* Puts `to` in the place of `from` at the beginning of a text. */
+/* Replaces `from` by `to` at the beginning of a text. */
 static void exchange(char *text, size_t cap, const char *from, const char *to) {
     char rest[sizeof((struct hearth_errmsg *)NULL)->text];
     if (strncmp(text, from, strlen(from)) == 0) {
@@ -192,7 +192,7 @@ static bool read_reasoning(const json_t *body, struct hearth_response_asked *ask
     return true;
 }
 
-/* For how long the state of the prompt is to be kept: the one place where a request's caching wishes are read. */
+/* Reads how long the state of the prompt is to be kept; the only place where a request's caching fields are read. */
 static bool read_caching(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
     static const struct {
         const char *word;
@@ -221,7 +221,7 @@ static bool read_caching(const json_t *body, struct hearth_generation *generatio
                                    names[i]);
         }
     }
-    if (longest > 0) { /* what ends with the last message */
+    if (longest > 0) { /* a breakpoint at the end of the last message */
         generation->breakpoints[generation->breakpoint_count++] =
             (struct hearth_breakpoint){.message = 0, .upto = SIZE_MAX, .ttl_us = longest * 1000000};
     }
@@ -312,7 +312,7 @@ static double rounded(float value) {
     return strtod(text, NULL);
 }
 
-/* A member of the request, or another value where it says nothing. `other` is given up. */
+/* A member of the request, or `other` if it is missing; takes `other`. */
 static json_t *said(const json_t *body, const char *name, json_t *other) {
     json_t *value = hearth_api_json_get(body, name);
     if (value == NULL) {
@@ -425,7 +425,7 @@ static bool parse_passing(const struct hearth_job *job, const json_t *body, stru
     return read_all(job, body, false, out, error);
 }
 
-/* Puts the messages of what the request goes on from into the history. */
+/* Puts the messages of what the request continues into the history. */
 static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolved *out,
                          struct hearth_api_error *error) {
     const struct hearth_response_asked *asked = hearth_response_asked(job);

@@ -1,4 +1,4 @@
-/* The response object: what the request said (the echo), the items that went out, and what it came to.
+/* The response object: the request's fields (the echo), the items that went out, usage and status.
  *
  * Items are printed from those that are stored: ids, summaries and the form of custom tools' calls follow from what
  * else is known (hearth_response_item), so that a response that is read from the store is the object that was sent.
@@ -103,7 +103,7 @@ json_t *hearth_response_extra(const struct hearth_job *job, const char *reasonin
     return extra;
 }
 
-/* The same of an item of a reply that is not streamed. */
+/* The same for an item of a reply that is not streamed. */
 static json_t *extra_of(struct hearth_job *job, const json_t *item, bool last) {
     struct hearth_choice *choice = &job->choices[0];
     const char *type = json_string_value(json_object_get(item, "type"));

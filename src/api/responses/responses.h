@@ -26,11 +26,11 @@ json_t *hearth_api_item_call(const struct hearth_call *call);
 
 /* ---- inputs.c ---- */
 
-/* The items of a field that is a string, an array or missing, with references in the place of which stands what they
- * mean. A new reference; NULL: the error is filled. */
+/* The items of a field (a string, an array or missing), with each reference replaced by what it stands for. Returns a
+ * new reference; NULL: the error is filled. */
 json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
                           struct hearth_api_error *error);
-/* The items, once they have been read, in the form in which they are stored. NULL: out of memory. */
+/* The items in their stored form, after they were read. NULL: out of memory. */
 json_t *hearth_inputs_clean(const json_t *items);
 /* An item with its id. NULL: out of memory. */
 json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
@@ -42,9 +42,9 @@ json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, s
 /* Where the tools of the chat's form come from. */
 struct hearth_offers {
     json_t *tools;                  /* in the chat's form; never NULL */
-    size_t from[HEARTH_OFFERS_MAX]; /* place of each in the request's list */
+    size_t from[HEARTH_OFFERS_MAX]; /* place of each tool in the request's list */
     size_t count;
-    bool of_items; /* those of the request are there, items' follow */
+    bool of_items; /* the request's tools are there; tools among its items follow */
 };
 
 /* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that
@@ -58,14 +58,14 @@ bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, cons
 struct hearth_response_asked {
     json_t *unanswered;                  /* as of hearth_api_items_read() */
     struct hearth_message *instructions; /* or NULL, as are: */
-    char *previous, *conversation;       /* what the request goes on from */
+    char *previous, *conversation;       /* what the request continues */
     json_t *echo;                        /* what the response says of its request */
     json_t *names;                       /* as of hearth_offers_read() */
     size_t first_index;                  /* of the output's items in their ids */
     struct hearth_digest window;         /* overflow.c's, with `compacts` */
     bool stores, background, encrypts, summarises, logprobs, truncates;
-    bool compacts; /* its client does that when it is told so */
-    bool locks;    /* its conversation, as long as it runs */
+    bool compacts; /* its client compacts when it is told to */
+    bool locks;    /* it locks its conversation while it runs */
 };
 
 static inline const struct hearth_response_asked *hearth_response_asked(const struct hearth_job *job) {
@@ -106,7 +106,7 @@ json_t *hearth_overflow_json(struct hearth_job *job);
 
 /* ---- response.c ---- */
 
-/* The response as it stands; `last`: with its cost. NULL: out of memory. */
+/* The response as it is now; `last`: with its cost. NULL: out of memory. */
 json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last);
 /* Fills output and extras from the job's message, if that has not happened. */
 bool hearth_response_fill_output(struct hearth_job *job);
@@ -115,15 +115,15 @@ enum hearth_turn_status hearth_response_status(const struct hearth_job *job);
 /* An item of the output as it is printed: `extra` may be NULL. */
 json_t *hearth_response_item(const json_t *item, const json_t *names, bool summarises, const json_t *extra,
                              struct hearth_digest turn, size_t index);
-/* What an item has besides what is stored of it: its reasoning, sealed, where it is one; log-probabilities, borrowed.
- * JSON null: nothing. */
+/* Members of an item that are not stored with it: sealed reasoning if it is a reasoning item; log-probabilities, which
+ * are borrowed. JSON null: none. */
 json_t *hearth_response_extra(const struct hearth_job *job, const char *reasoning, size_t len, json_t *logprobs,
                               bool cut);
 json_t *hearth_response_usage(const struct hearth_tally *tally);
 /* Adds usage, timings and receipt. */
 bool hearth_response_add_cost(const struct hearth_job *job, json_t *object);
 json_t *hearth_response_error(const struct hearth_api_error *error);
-/* Adds the members that follow from the status, and those that every response has. Object and output are given up. */
+/* Adds the members that follow from the status, and those that every response has; takes object and output. */
 json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,
                                  enum hearth_turn_status status, json_t *output);
 
@@ -150,8 +150,8 @@ void hearth_response_item_destroy(struct hearth_response_item *item);
 
 /* Appends the items of a turn, printed: those that came in, and with `output` those that went out. */
 bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
-/* The page that a query wants (order, limit, after) of the items of a conversation up to and with a turn (zero: there
- * is none), as job->response; of the last turn what went out only with `output`. Only turns of the page are read. */
+/* Answers with the page that a query asks for (order, limit, after) of a conversation's items up to and including a
+ * turn (zero: there is none); the last turn's output only if `output`. Reads only the turns of the page. */
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output);
 
 /* ---- sealed.c ---- */
@@ -161,7 +161,8 @@ enum hearth_api_sealed_kind { HEARTH_SEALED_REASONING, HEARTH_SEALED_SUMMARY };
 /* Encrypts a text under the store's secret, in base64. NULL: out of memory, or no randomness. Caller frees. */
 char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text,
                               size_t len);
-/* NULL: it is not of that kind, was sealed under another secret, or was changed. Caller frees. */
+/* Opens a sealed text. NULL: it has another kind, was sealed under another secret, or was changed. The caller frees it.
+ */
 char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text);
 
 /* ---- endpoints ---- */

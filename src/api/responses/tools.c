@@ -20,7 +20,7 @@ static bool fail_tool(struct hearth_api_error *error, size_t index, const char *
     return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
 }
 
-/* Appends a function; it is given up. What an item brings may be there already: a search finds deferred tools. */
+/* Appends a function; takes it. A tool of an item may be there already, since a search finds deferred tools. */
 static bool add(struct hearth_api_error *error, json_t *function, size_t from, struct hearth_offers *offers) {
     const char *name = json_string_value(json_object_get(function, "name"));
     if (offers->of_items && name != NULL && hearth_api_tool_find(offers->tools, name) != NULL) {
@@ -38,14 +38,14 @@ static bool add(struct hearth_api_error *error, json_t *function, size_t from, s
            hearth_api_fail_nomem(error);
 }
 
-/* Members that a chat's tool has one level deeper; what is not there is left out. */
+/* The members that a chat's tool has one level deeper; missing ones are left out. */
 static json_t *function_of(const json_t *tool) {
     return json_pack("{s:O*, s:O*, s:O*, s:O*}", "name", json_object_get(tool, "name"), "description",
                      json_object_get(tool, "description"), "parameters", json_object_get(tool, "parameters"), "strict",
                      json_object_get(tool, "strict"));
 }
 
-/* A text tool; what its text must look like is said to the model. */
+/* A tool that takes text; the model is told what the text must look like. */
 static json_t *custom_of(const json_t *tool) {
     const json_t *format = hearth_api_json_get(tool, "format");
     const char *description = json_string_value(hearth_api_json_get(tool, "description"));
@@ -136,7 +136,7 @@ static bool add_tools(struct hearth_api_error *error, const json_t *tools, struc
     return true;
 }
 
-/* Of the allowed tools those that are here. Tools that run elsewhere have no name. */
+/* The allowed tools that exist here. Tools that run elsewhere have no name. */
 static json_t *allowed_of(json_t *choice) {
     json_t *allowed = json_object_get(choice, "tools"), *here = json_array(), *mode = json_object_get(choice, "mode");
     size_t i;
@@ -154,7 +154,7 @@ static json_t *allowed_of(json_t *choice) {
     return json_pack("{s:s, s:{s:O*, s:o}}", "type", "allowed_tools", "allowed_tools", "mode", mode, "tools", here);
 }
 
-/* The choice in the chat's form; the value is borrowed, a new reference returned. NULL: out of memory. */
+/* The choice in the chat's form, as a new reference. NULL: out of memory. */
 static json_t *choice_of(json_t *choice) {
     if (hearth_api_type_is(choice, "allowed_tools")) {
         return allowed_of(choice);

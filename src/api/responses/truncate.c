@@ -19,7 +19,7 @@ static size_t message_bytes(const struct hearth_message *message) {
     return bytes + (message->reasoning != NULL ? strlen(message->reasoning) : 0);
 }
 
-/* The first user's message that has at least `bytes` in front of it, behind the system messages; 0: there is none. */
+/* The first message of a user, behind the system messages, with at least `bytes` in front of it; 0: there is none. */
 static size_t find_cut(const struct hearth_history *history, size_t system, size_t bytes) {
     size_t gone = 0;
     for (size_t i = system; i < history->count; i++) {
@@ -37,7 +37,7 @@ static size_t choose_cut(const struct hearth_history *history, size_t system, si
     if (cut == 0) {
         cut = find_cut(history, system, 1);
         for (size_t next; cut != 0 && (next = find_cut(history, cut, 1)) != 0;) {
-            cut = next; /* the last question is all that can stay */
+            cut = next; /* only the last question can stay */
         }
     }
     return cut;

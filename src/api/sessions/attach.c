@@ -25,7 +25,7 @@
 
 /* The session's side of the comparison. */
 struct past {
-    struct hearth_history history; /* its messages */
+    struct hearth_history history; /* messages of the session */
     size_t *ends;                  /* messages up to and with each of its turns */
     json_t *config;                /* of its last turn */
 };
@@ -45,14 +45,14 @@ static bool has_reply(const struct hearth_history *sent, size_t from, size_t end
     return false;
 }
 
-/* The end of what was said: behind it there is at most a reply that the client has begun, to be continued. */
+/* The end of the sent history, without a begun reply at its end that is to be continued. */
 static size_t end_of(const struct hearth_history *sent, size_t lead) {
     const bool begun = sent->count > lead && !sent->ends_empty;
     const struct hearth_message *last = begun ? sent->messages[sent->count - 1] : NULL;
     return sent->count - (last != NULL && last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0);
 }
 
-/* So many messages are the same, from those indices on. */
+/* How many messages are equal, from these indices on. */
 static size_t common(const struct hearth_history *a, size_t i, const struct hearth_history *b, size_t k) {
     size_t n = 0;
     while (i + n < a->count && k + n < b->count && hearth_message_equal(a->messages[i + n], b->messages[k + n])) {
@@ -69,14 +69,14 @@ static bool same_system(const struct hearth_history *sent, size_t lead, const js
     return same;
 }
 
-/* What the messages that were sent are, beside the session's. */
+/* How the sent messages relate to the session's. */
 struct sent_reading {
-    bool aside;       /* not a part of the session */
-    size_t turns;     /* of the session that stay */
+    bool aside;       /* a side question, not part of the session */
+    size_t turns;     /* turns of the session that stay */
     size_t first_new; /* index into what was sent */
 };
 
-/* Turns of the session that end within its first `messages` messages. */
+/* How many turns of the session end within its first `messages` messages. */
 static size_t turns_within(const struct past *past, size_t turn_count, size_t messages) {
     size_t turns = turn_count;
     while (turns > 0 && past->ends[turns - 1] > messages) {
@@ -85,7 +85,7 @@ static size_t turns_within(const struct past *past, size_t turn_count, size_t me
     return turns;
 }
 
-/* Messages at the end of the session that what was sent begins with, a reply first. */
+/* How many messages at the end of the session, the first of them a reply, the sent messages begin with. */
 static size_t overlap(const struct past *past, const struct hearth_history *sent, size_t lead) {
     const size_t count = past->history.count;
     if (lead == sent->count || sent->messages[lead]->role != HEARTH_ROLE_ASSISTANT) {
@@ -117,7 +117,7 @@ static struct sent_reading read_sent(const struct past *past, size_t turn_count,
     return reading;
 }
 
-/* Puts the conversation together in out->history: system text, the session's messages, what is new. */
+/* Fills out->history: system text, messages of the session, new messages. */
 static bool put_together(const struct past *past, const struct hearth_history *sent, size_t lead,
                          const struct sent_reading *reading, struct hearth_api_resolved *out,
                          struct hearth_api_error *error) {
@@ -146,7 +146,7 @@ static bool inherit_tools(const struct hearth_job *job, const json_t *config, st
     return out->tools != NULL || hearth_api_fail_nomem(error);
 }
 
-/* Loads the session as it stands into `past`; its line stays in out->stored. */
+/* Loads the session as it is now into `past`; its line stays in out->stored. */
 static bool load_past(const struct hearth_job *job, struct hearth_digest head, struct past *past, const char *param,
                       struct hearth_api_resolved *out, struct hearth_api_error *error) {
     struct hearth_api_stored *stored = out->stored;
@@ -164,8 +164,8 @@ static bool load_past(const struct hearth_job *job, struct hearth_digest head, s
     return ok;
 }
 
-/* The line only up to the turn that the request goes on from. At one that was deleted no fork can begin: then nothing
- * of the line stays, for the client has sent it all. */
+/* Shortens the line to the turn that the request continues. A fork cannot begin at a deleted turn: then the whole line
+ * is dropped, since the client has sent everything. */
 static bool shorten_line(const struct hearth_job *job, struct sent_reading *reading, size_t lead, const char *param,
                          struct hearth_api_resolved *out, struct hearth_api_error *error) {
     struct hearth_api_stored *stored = out->stored;

@@ -1,7 +1,7 @@
-/* The deletion worker: a thread that does what deletions leave to be done. Now and then it takes out what has outlived
- * its time, closes what servers that ended have left open, and carries out forgets, those of other boxes, too: first
- * the state (the service drops pages and snapshots that no other prompt needs), then the transcripts' texts, then the
- * forget itself. Whatever it was in the middle of when the server ends is begun again by the next one. */
+/* The deletion worker: a thread that finishes deletions. Now and then it removes what has expired, closes what servers
+ * that ended have left open, and carries out forgets, also those of other boxes: first the state (the service drops
+ * pages and snapshots that no other prompt needs), then the transcripts' texts, then the forget itself. If the server
+ * ends in the middle, the next one begins that work again. */
 #include "api/stored_turns.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@
 
 #define EVERY_US 10000000
 #define SLICE 64
-#define POLL_US 100000 /* how often a wait looks whether the server ends */
+#define POLL_US 100000 /* how often a wait checks whether the server ends */
 
 struct hearth_api_deletion_worker {
     struct hearth_api *api;
@@ -23,8 +23,8 @@ struct hearth_api_deletion_worker {
     bool stopping, woken;
 };
 
-/* One forget on its way through the service. The deletion worker and the service each hold it: at the end of the server
- * the worker does not wait for a service that still looks through the disk. */
+/* A forget on its way through the service. The deletion worker and the service each hold a reference, because at the
+ * end of the server the worker does not wait for a service that is still searching the disk. */
 struct forget_wait {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -98,7 +98,7 @@ static int drop_state(struct hearth_api_deletion_worker *worker, const struct he
     if (err == HEARTH_OK) {
         err = wait_for(worker, forget_wait);
     } else {
-        release_wait(forget_wait); /* the service has not taken it */
+        release_wait(forget_wait); /* the service's reference, since the service has not taken it */
     }
     release_wait(forget_wait);
     return err;
@@ -118,7 +118,7 @@ static void carry_out(struct hearth_api_deletion_worker *worker) {
         }
         after = forget.id;
         hearth_forget_finish(&forget);
-        if (err != HEARTH_OK && err != HEARTH_ERR_IO) { /* IO: it stays, and is tried again later */
+        if (err != HEARTH_OK && err != HEARTH_ERR_IO) { /* IO: the forget stays, and is tried again later */
             return;
         }
     }
@@ -161,7 +161,7 @@ struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hear
         return NULL;
     }
     worker->api = api;
-    worker->woken = true; /* what an earlier life has left */
+    worker->woken = true; /* finish what an earlier process has left */
     pthread_mutex_init(&worker->mutex, NULL);
     hearth_clock_cond_init(&worker->changed);
     if (pthread_create(&worker->thread, NULL, run, worker) != 0) {

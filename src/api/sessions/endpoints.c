@@ -1,5 +1,5 @@
-/* /v1/sessions: conversations by name. They are the same ones as OpenAI's conversations, seen from outside of any
- * dialect: list, look, fork, warm, delete. What was said in them is at /v1/conversations/{name}/items. */
+/* /v1/sessions: conversations by name. They are the same as OpenAI's conversations, in the form of no dialect: list,
+ * look at, fork, warm, delete. Their messages are at /v1/conversations/{name}/items. */
 #include "api/stored_turns.h"
 
 #include "report/ring.h"
@@ -41,7 +41,7 @@ static bool respond_session(struct hearth_job *job, const char *name) {
     return hearth_job_respond(job, value);
 }
 
-/* Takes the name from the body, or makes one up. False: the body's is no name. */
+/* Reads the name from the body, or makes one. False: the body's name is invalid. */
 static bool read_name(struct hearth_job *job, const json_t *body, char out[HEARTH_SESSION_NAME_MAX + 1]) {
     const json_t *given = hearth_api_json_get(body, "name");
     given = given != NULL ? given : hearth_api_json_get(body, "id");
@@ -82,7 +82,7 @@ bool hearth_api_sessions_create_prepare(struct hearth_job *job, const json_t *bo
     return ok;
 }
 
-/* What the owner has, and may have. NULL: out of memory. */
+/* What the owner has stored, and may store. NULL: out of memory. */
 static json_t *stored_json(const struct hearth_job *job, const struct hearth_session_quota *has) {
     const struct hearth_session_quota *most = &job->caller.stored;
     const struct {
@@ -194,7 +194,7 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
                                     json_string_value(turn));
 }
 
-/* A fork's metadata are those of the session, and where it was forked from, as far as there is room for it. */
+/* Adds to a fork's metadata (those of the session) where it was forked from, if there is room. */
 static bool note_origin(struct hearth_session *session, struct hearth_api_error *error) {
     json_t *metadata = hearth_metadata_json(&session->metadata);
     bool ok = metadata != NULL;
@@ -328,7 +328,7 @@ static bool run_phases(struct hearth_job *job, const struct hearth_api_phases *p
     if (job->resolved->stored->line.count > 0) {
         return true;
     }
-    job->dialect = NULL; /* there is nothing to prefetch, nor to look at */
+    job->dialect = NULL; /* an empty session: nothing to prefetch or to look at */
     return hearth_job_respond(
         job, json_pack("{s:s, s:s, s:i}", "id", job->resolved->stored->session, "object", object, "tokens", 0));
 }

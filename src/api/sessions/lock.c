@@ -1,5 +1,5 @@
-/* One response at a time: a response holds its conversation while it runs. A second one would begin at the same head,
- * and what one of the two says would be lost. It is held in memory, and where boxes share a database by that, too. */
+/* One response at a time: a running response locks its conversation. A second one would begin at the same head, and one
+ * of the two replies would be lost. The lock is in memory and, if boxes share a database, in the database, too. */
 #include "api/stored_turns.h"
 
 #include <pthread.h>
