@@ -35,7 +35,7 @@
 
 #define APPLICATION 0x68727468 /* "hrth" */
 #define QUEUE_BYTES_MAX ((size_t)64 * 1024 * 1024)
-#define GATHER_US 50000   /* rows wait so long for others */
+#define GATHER_US 50000   /* how long a row waits for others */
 #define BACKOFF_US 500000 /* after a failure; doubled each time */
 #define BACKOFF_MAX_US 30000000
 #define WRITER_BUSY_MS 10000
@@ -67,13 +67,13 @@ static const char *const steps[] = {
     "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);",
     /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
     "DELETE FROM replies;",
-    /* What a prompt that parts from an earlier one of its conversation finds that one by. */
+    /* By which a prompt that parts from an earlier one of its conversation finds that one. */
     ("ALTER TABLE records ADD COLUMN past BLOB;"
      "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;")};
 
-/* Rows of a key, the newest first: by the number that a row has, which the kinds of database name differently. */
+/* Rows of a key, the newest first: by a row's number, which each kind of database names differently. */
 #define NEWEST(columns, from, number) "SELECT key, " columns " FROM " from " ORDER BY " number " DESC LIMIT ?2"
-/* `is`: compares with what may be NULL, the parent of roots, where an index serves for that. */
+/* `is` compares values that may be NULL (the parent of roots), by an index. */
 #define NEWEST_STATEMENTS(number, is)                                                                       \
     [HEARTH_ARCHIVE_REPLIES] = NEWEST("parent, other, 0, body", "replies WHERE parent = ?1", number),       \
     [HEARTH_ARCHIVE_SAID] = NEWEST("parent, other, 0, NULL", "replies WHERE other = ?1", number),           \
@@ -159,7 +159,7 @@ static bool close_body(const struct hearth_seal *seal, struct hearth_archive_row
     if (hearth_sealed_row_close(seal, &about, sizeof about, &row->body) == HEARTH_OK) {
         return true;
     }
-    row->body.len = len; /* it is tried again */
+    row->body.len = len; /* the row is tried again */
     return false;
 }
 
@@ -179,7 +179,7 @@ static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
     }
 }
 
-/* False: out of memory, or its body does not verify. */
+/* Takes over a row. False: out of memory, or its body does not verify. */
 static bool take_row(const struct hearth_db *db, int which, struct hearth_archive_row *row, uint64_t *damaged) {
     row->key = hearth_db_column_digest(db, which, 0);
     row->parent = hearth_db_column_digest(db, which, 1);
@@ -202,7 +202,7 @@ static bool take_row(const struct hearth_db *db, int which, struct hearth_archiv
     return true;
 }
 
-/* Bodies that do not verify are left out and counted. */
+/* Reads rows. Bodies that do not verify are left out and counted. */
 static int read_rows(struct hearth_db *db, enum hearth_archive_query query, struct hearth_digest key,
                      struct hearth_archive_row *rows, size_t max, size_t *count, uint64_t *damaged) {
     int found = hearth_db_query(db, (int)query, "zi", &key, (int64_t)max);
@@ -216,7 +216,7 @@ static int read_rows(struct hearth_db *db, enum hearth_archive_query query, stru
 
 /* ---- writing rows ---- */
 
-/* Runs a statement about one key; *found: there was a row. */
+/* Runs a statement about one key; *found: it had a row. */
 static int run_key(struct hearth_db *db, enum archive_statement which, const struct hearth_digest *key, bool *found) {
     const int rows = hearth_db_query(db, (int)which, "z", key);
     hearth_db_reset(db, (int)which);
@@ -254,7 +254,7 @@ static int delete_row(struct hearth_db *db, const struct hearth_archive_row *row
     return err == HEARTH_OK && !has_child ? delete_node(db, &row->key) : err;
 }
 
-/* Whether the node that a row hangs on is there; `last` is the one that was written last. */
+/* Whether the node of a row's parent is there; `last` is the node that was written last. */
 static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, const struct hearth_digest *last,
                  bool *there) {
     const struct hearth_digest *on = row->kind == HEARTH_ARCHIVE_RECORD ? &row->key : &row->parent;
@@ -267,11 +267,11 @@ static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, con
 struct queued_row {
     struct queued_row *next;
     struct hearth_archive_row row;
-    bool closed;  /* its body is as it will stand in the database */
-    size_t bytes; /* memory that it is counted with */
+    bool closed;  /* its body is in the form that the database stores */
+    size_t bytes; /* memory that it counts for */
 };
 
-/* *lost counts rows left out since what they hang on is not there. */
+/* Writes rows. *lost counts those left out because the row that they hang on is missing. */
 static int write_rows(struct hearth_db *db, struct queued_row *items, uint64_t *lost) {
     int err = HEARTH_OK;
     const struct hearth_digest *last = NULL;
@@ -304,7 +304,7 @@ static int count_bytes(struct hearth_db *db, uint64_t *bytes) {
     return found < 0 ? found : HEARTH_OK;
 }
 
-/* Deletes a leaf and then upwards what nothing else hangs on and was not used later than the leaf. */
+/* Deletes a leaf, and then upwards the nodes on which nothing else hangs and that were not used later than the leaf. */
 static int delete_up(struct hearth_db *db, struct hearth_digest key, int64_t used, struct hearth_digest parent,
                      uint64_t *evicted) {
     for (;;) {
@@ -326,7 +326,7 @@ static int delete_up(struct hearth_db *db, struct hearth_digest key, int64_t use
     }
 }
 
-/* 1, 0 (nothing is left) or an error. */
+/* Deletes the oldest leaf. 1; 0: nothing is left; or an error. */
 static int delete_oldest(struct hearth_db *db, uint64_t *evicted) {
     const int found = hearth_db_query(db, OLDEST_LEAF, "");
     if (found <= 0) {
@@ -342,7 +342,7 @@ static int delete_oldest(struct hearth_db *db, uint64_t *evicted) {
 
 /* Deletes what was unused for longest, leaves first, until no more than `most` bytes are in use. */
 static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
-    enum { AT_ONCE = 64 }; /* leaves in a transaction: others want to write, too */
+    enum { AT_ONCE = 64 }; /* leaves per transaction, since other processes want to write, too */
     uint64_t bytes = 0;
     int found = 1, err = count_bytes(db, &bytes);
     while (err == HEARTH_OK && found > 0 && bytes > most) {
@@ -363,22 +363,22 @@ static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
 
 struct hearth_archive {
     char *path;
-    char *name; /* what is told of it */
+    char *name; /* how log lines name it */
     bool on_server;
-    atomic_bool away; /* the last that was read had no answer: all is a miss until the thread has a connection */
+    atomic_bool away; /* the last read had no answer: everything is a miss until the thread has a connection */
     uint64_t limit_bytes;
     atomic_uint_fast64_t generation;
     atomic_uint_fast64_t damaged;
     struct hearth_db reader, writer;
 
-    pthread_mutex_t mutex; /* all below but `backoff_us`, the thread's */
+    pthread_mutex_t mutex; /* guards everything below except `backoff_us`, which is the thread's */
     pthread_cond_t work, done;
     pthread_t thread;
     struct queued_row *head, **tail;
     uint64_t put_count, done_count;
-    uint64_t failures; /* attempts that failed, since the start */
+    uint64_t failures; /* failed attempts since the start */
     bool stopping, flushing;
-    bool reader_failed; /* the thread is to open it anew */
+    bool reader_failed; /* the thread must open it again */
     int reader_code;
     struct hearth_archive_stats stats;
 
@@ -389,7 +389,7 @@ void hearth_archive_begin_generation(struct hearth_archive *archive) {
     atomic_fetch_add(&archive->generation, 1);
 }
 
-/* Opens what is not open; a code. */
+/* Opens the connections that are not open. Returns a code. */
 static int open_all(struct hearth_archive *archive, struct hearth_errmsg *reason) {
     int code = !hearth_db_is_open(&archive->writer) ? hearth_db_open(&archive->writer, reason) : HEARTH_DB_OK;
     pthread_mutex_lock(&archive->reader.mutex);
@@ -407,7 +407,7 @@ static void close_all(struct hearth_archive *archive) {
     hearth_db_close(&archive->writer);
 }
 
-/* The state changes, with one line. */
+/* Changes between failing and not failing, with one log line. */
 static void set_failing(struct hearth_archive *archive, bool failing, const char *reason) {
     pthread_mutex_lock(&archive->mutex);
     bool changed = archive->stats.failing != failing;
@@ -424,7 +424,7 @@ static void set_failing(struct hearth_archive *archive, bool failing, const char
     }
 }
 
-/* Opens the database, moving one away that is at fault. */
+/* Opens the database; one that is at fault is moved away before. */
 static bool open_or_replace(struct hearth_archive *archive) {
     struct hearth_errmsg reason = {.text = ""};
     if (hearth_db_is_open(&archive->writer) && hearth_db_has_moved(&archive->writer)) {
@@ -444,10 +444,10 @@ static bool open_or_replace(struct hearth_archive *archive) {
     return code == HEARTH_DB_OK;
 }
 
-/* After a connection that was open has failed with a code. */
+/* Handles the failure of an open connection, with its code. */
 static void handle_failure(struct hearth_archive *archive, int code, const char *reason) {
     const bool damage = !archive->on_server && hearth_db_is_damage(&archive_db, code);
-    close_all(archive); /* a file that has been replaced is found again, too */
+    close_all(archive); /* so that a replaced file is found */
     if (!damage || !hearth_db_quarantine(&archive_db, archive->path)) {
         set_failing(archive, true, reason);
     }
@@ -479,7 +479,7 @@ static int enforce_limit(struct hearth_archive *archive) {
     return err;
 }
 
-/* False: nothing was written, try again later. */
+/* Writes rows. False: nothing was written; try again later. */
 static bool write_items(struct hearth_archive *archive, struct queued_row *items, uint64_t *lost) {
     struct hearth_db *db = &archive->writer;
     if (!open_or_replace(archive)) {
@@ -500,7 +500,7 @@ static bool write_items(struct hearth_archive *archive, struct queued_row *items
     return written;
 }
 
-/* With the mutex. Returns how many. */
+/* Frees rows and returns how many there were. With the mutex. */
 static uint64_t free_items(struct hearth_archive *archive, struct queued_row *items) {
     uint64_t count = 0;
     for (; items != NULL; count++) {
@@ -513,7 +513,7 @@ static uint64_t free_items(struct hearth_archive *archive, struct queued_row *it
     return count;
 }
 
-/* Waits, with the mutex, until there is something to do. */
+/* Waits until there is something to do. With the mutex. */
 static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us) {
     while (!archive->stopping && archive->head == NULL && !archive->reader_failed && !archive->stats.failing) {
         pthread_cond_wait(&archive->work, &archive->mutex);
@@ -526,7 +526,7 @@ static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us)
     }
 }
 
-/* Takes the queue, writes it, or puts it back. With the mutex, which is let go of meanwhile. */
+/* Takes the queue and writes it, or puts it back. With the mutex, which is released while it writes. */
 static bool write_queue(struct hearth_archive *archive) {
     struct queued_row *items = archive->head, **end = archive->tail;
     bool reader_failed = archive->reader_failed;
@@ -550,7 +550,7 @@ static bool write_queue(struct hearth_archive *archive) {
         archive->done_count += count;
     } else {
         archive->failures++;
-        if (items != NULL) { /* back in front of what has come meanwhile */
+        if (items != NULL) { /* in front of rows that came meanwhile */
             *end = archive->head;
             archive->tail = archive->head != NULL ? archive->tail : end;
             archive->head = items;
@@ -623,7 +623,7 @@ int hearth_archive_create(const struct hearth_archive_params *params, struct hea
     hearth_db_init(&archive->reader, driver, &archive_db, archive->path, READER_BUSY_MS, params->seal);
     const bool named = archive->path != NULL && archive->name != NULL;
     if (named) {
-        (void)open_or_replace(archive); /* otherwise the thread tries again */
+        (void)open_or_replace(archive); /* if that fails, the thread tries again */
     }
     if (!named || !init_conds(archive)) {
         finish(archive);
@@ -657,7 +657,7 @@ bool hearth_archive_is(const char *path) {
 
 /* ---- asking ---- */
 
-/* False: a request does not wait for a server that is silent, since a miss costs less. */
+/* Locks the reader. False: the server is silent, and a miss costs less than waiting for it. */
 static bool lock_reader(struct hearth_archive *archive) {
     struct timespec until;
     const int64_t since_us = hearth_clock_us();
@@ -717,7 +717,7 @@ uint64_t hearth_archive_generation(struct hearth_archive *archive) {
     return atomic_load(&archive->generation);
 }
 
-/* A list of items that own the bodies; NULL: out of memory, nothing taken. */
+/* Makes a list of items, which take over the bodies; NULL: out of memory, nothing was taken. */
 static struct queued_row *make_items(struct hearth_archive_row *rows, size_t count, struct queued_row ***end,
                                      size_t *bytes) {
     struct queued_row *head = NULL, **tail = &head;

@@ -38,12 +38,12 @@ struct hearth_archive;
 struct hearth_archive_params {
     const char *path;               /* its directory exists; or a URL (session/db_pg.h). Copied */
     const struct hearth_seal *seal; /* borrowed; NULL: rows are not encrypted */
-    uint64_t limit_bytes;           /* what was unused for longest goes when the database is larger */
+    uint64_t limit_bytes;           /* if the database grows beyond it, what was unused for longest is deleted */
 };
 
-/* Opens or begins the database; where that fails it is tried again behind. Errors: NOMEM. */
+/* Opens or creates the database; if that fails, the archive's thread tries again. Errors: NOMEM. */
 int hearth_archive_create(const struct hearth_archive_params *params, struct hearth_archive **out);
-/* Writes what is queued, if it can be written, and closes. NULL is allowed. */
+/* Writes the queue, if possible, and closes the database. NULL is allowed. */
 void hearth_archive_destroy(struct hearth_archive *archive);
 
 /* ---- rows ---- */
@@ -52,21 +52,21 @@ enum hearth_archive_kind { HEARTH_ARCHIVE_NODE, HEARTH_ARCHIVE_REPLY, HEARTH_ARC
 
 struct hearth_archive_row {
     enum hearth_archive_kind kind;
-    bool newest; /* a reply that is put: the newest of its node, even when it is there already */
-    bool gone;   /* put: it is deleted, by its key: a reply, or a node that nothing hangs on with all that it has */
+    bool newest; /* for a reply that is put: it becomes its node's newest, even if it is there already */
+    bool gone;   /* for put: delete the row of this key: a reply, or a node without children, with all that it has */
     struct hearth_digest key, parent;
     struct hearth_digest
-        other;    /* of a node: the reply that it is a print of, or zero; of a record: what it is found by */
+        other;    /* of a node: the reply of which it is a print, or zero; of a record: the key by which it is found */
     uint64_t len; /* of a node: bytes of its text */
     struct hearth_buf body;
 };
 
 void hearth_archive_row_finish(struct hearth_archive_row *row);
 
-/* Replies of one node at most; the oldest go. */
+/* Most replies of one node; the oldest are deleted. */
 #define HEARTH_ARCHIVE_REPLIES_MAX 16
 
-/* What is asked for; rows come newest first. Those marked * come without a body. */
+/* The queries; rows come newest first. Rows of queries marked * come without a body. */
 enum hearth_archive_query {
     HEARTH_ARCHIVE_GET_NODE,
     HEARTH_ARCHIVE_GET_RECORD,
@@ -78,34 +78,36 @@ enum hearth_archive_query {
     HEARTH_ARCHIVE_QUERIES
 };
 
-/* Fills at most `max` rows, which are the caller's to finish, and returns how many. */
+/* Fills at most `max` rows, which the caller finishes. Returns how many. */
 size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_query query, struct hearth_digest key,
                            struct hearth_archive_row *rows, size_t max);
 
-/* Queues rows, each after those it hangs on; takes their bodies over. False: no room, dropped. */
+/* Queues rows, each behind the ones that it hangs on, and takes their bodies. False: the queue is full, and they are
+ * dropped. */
 bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_row *rows, size_t count);
-/* False while put would drop a row: nothing needs to be prepared for it then. */
+/* Whether put would take a row; if not, nothing needs to be prepared. */
 bool hearth_archive_has_room(struct hearth_archive *archive);
-/* Never 0. */
+/* The present generation; never 0. */
 uint64_t hearth_archive_generation(struct hearth_archive *archive);
-/* Begins a new generation: something could not be put. */
+/* Begins a new generation, because something could not be put. */
 void hearth_archive_begin_generation(struct hearth_archive *archive);
 
-/* Waits until what was put before is on disk. False: it failed, or the time is over. */
+/* Waits until everything that was put is on disk. False: that failed, or took too long. */
 bool hearth_archive_flush(struct hearth_archive *archive, int64_t timeout_us);
 
-/* Whether a file is an archive's. */
+/* Whether a file belongs to an archive. */
 bool hearth_archive_is(const char *path);
-/* Puts all rows of an archive in a file into another archive, which may have some of them. `count`: how many are there
- * now. Errors: IO (they cannot be written), NOMEM; some may be there then. Nothing else may put meanwhile. */
+/* Copies all rows of an archive in a file into another archive, which may have some of them. `count`: how many are
+ * there now. Errors: IO (rows cannot be written), NOMEM; some rows may be there then. No other thread may put
+ * meanwhile. */
 int hearth_archive_copy(struct hearth_archive *from, struct hearth_archive *to, uint64_t *count);
 
 struct hearth_archive_stats {
     uint64_t written; /* rows on disk, since the start */
-    uint64_t dropped; /* rows that the queue had no room for, or without the row that they hang on */
-    uint64_t evicted; /* nodes, for the limit */
+    uint64_t dropped; /* rows that found no room in the queue, or whose parent is missing */
+    uint64_t evicted; /* nodes deleted for the limit */
     uint64_t damaged; /* rows that failed their check */
-    uint64_t bytes;   /* of the database, what is free in it left out */
+    uint64_t bytes;   /* size of the database, without its free pages */
     size_t queued_bytes;
     bool failing; /* it cannot be read or written now */
 };

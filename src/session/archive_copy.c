@@ -1,4 +1,4 @@
-/* A whole archive into another one: for a server that moves from a file to a database that boxes share.
+/* Copies a whole archive into another one, for a server that moves from a file to a database that boxes share.
  *
  * The tree is walked from its roots, a node at a time with all that it has, so that each row is put after those it
  * hangs on, and memory holds no more than the queue does. What does not verify is left out, with all that hangs on it.
@@ -17,7 +17,7 @@ struct copying {
     uint64_t count;
 };
 
-/* All rows of a query without bodies, newest first; the caller's to free. NULL: none, or out of memory (*err). */
+/* All rows of a query, without bodies, newest first; the caller frees them. NULL: none, or out of memory (*err). */
 static struct hearth_archive_row *read_all(struct copying *copying, struct hearth_digest key, size_t *n, int *err) {
     struct hearth_archive_row *rows = NULL;
     for (size_t most = ROWS_AT_ONCE;; most *= 4) {
@@ -48,7 +48,7 @@ static int put(struct copying *copying, struct hearth_archive_row *rows, size_t 
     return hearth_archive_put(copying->to, rows, n) ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
-/* A node with its replies, the oldest first, and its record. */
+/* Copies a node with its replies, the oldest first, and its record. */
 static int copy_node(struct copying *copying, struct hearth_digest key) {
     struct hearth_archive_row rows[HEARTH_ARCHIVE_REPLIES_MAX + 2], replies[HEARTH_ARCHIVE_REPLIES_MAX];
     if (hearth_archive_read(copying->from, HEARTH_ARCHIVE_GET_NODE, key, rows, 1) == 0) {

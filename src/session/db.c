@@ -1,4 +1,4 @@
-/* Connections to databases: what is the same whatever is spoken to. A driver does the rest.
+/* Connections to databases: what all drivers have in common.
  *
  * Arguments are read from their letters into values here, so a driver knows no va_list. */
 #include "session/db.h"

@@ -39,13 +39,13 @@ enum hearth_db_code {
 #undef X
 };
 
-/* In SQL text: numbers from macros. */
+/* A macro's number as SQL text. */
 #define HEARTH_DB_TEXT(x) HEARTH_DB_TEXT_(x)
 #define HEARTH_DB_TEXT_(x) #x
 
 enum { HEARTH_DB_STATEMENTS_MAX = 80, HEARTH_DB_ARGS_MAX = 16 };
 
-/* What a database is. */
+/* A kind of database: its name, its tables and its statements. */
 struct hearth_db_kind {
     const char *label;        /* begins its log lines */
     int application;          /* its application_id */
@@ -53,23 +53,23 @@ struct hearth_db_kind {
     int version;              /* of this hearth; as many steps as there are */
     const char *const *statements;
     size_t statement_count;
-    bool replaces_others; /* it may forget: what is alien, newer or damaged is moved away */
-    /* On a server; NULL and 0 for a kind that is in files alone. */
+    bool replaces_others; /* its content may be lost: a database that is alien, newer or damaged is moved away */
+    /* For a server; NULL and 0 for a kind that is only in files. */
     const char *schema;                   /* the schema that its tables are in */
     const char *const *server_steps;      /* as `steps`, in a server's words */
     int server_version;                   /* as many as there are */
     const char *const *server_statements; /* by number; NULL: it is the same as in a file */
-    bool has_sums; /* pages have checksums (session/db_sums.h); an older version is copied before a step */
+    bool has_sums; /* pages have checksums (session/db_sums.h); an older version is copied before a step is taken */
 };
 
 struct hearth_db;
 struct hearth_db_value;
 
-/* What speaks to a database. Codes are as above; what returns "1, 0 or an error" is as with hearth_db_query(). */
+/* What a driver does. Codes are as above; functions that return "1, 0 or an error" are like hearth_db_query(). */
 struct hearth_db_driver {
     int (*open)(struct hearth_db *db, struct hearth_errmsg *reason);
-    void (*close)(struct hearth_db *db);  /* nothing when it is closed */
-    void (*finish)(struct hearth_db *db); /* closes, and frees what outlives connections; may be NULL */
+    void (*close)(struct hearth_db *db);  /* does nothing if it is closed */
+    void (*finish)(struct hearth_db *db); /* closes it, and frees what outlives connections; may be NULL */
     bool (*is_open)(const struct hearth_db *db);
     bool (*has_moved)(const struct hearth_db *db);
     int (*query)(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count);
@@ -93,50 +93,51 @@ struct hearth_db {
     const struct hearth_db_driver *driver;
     const char *path; /* borrowed; NULL: in memory */
     int busy_ms;
-    const struct hearth_seal *seal; /* borrowed; rows are closed with it (session/sealed_row.h); NULL: not encrypted */
+    const struct hearth_seal *seal; /* borrowed; seals rows (session/sealed_row.h); NULL: not encrypted */
     struct sqlite3 *handle;         /* SQLite's; NULL: closed */
     struct sqlite3_stmt *statements[HEARTH_DB_STATEMENTS_MAX];
     struct hearth_db_server *pg; /* PostgreSQL's (session/db_pg.c) */
     struct ZSTD_CCtx_s *pack;    /* for packing rows (store_blob.c); NULL: not needed so far */
     struct ZSTD_DCtx_s *unpack;
-    _Atomic int64_t
-        asked_us; /* since when a server owes an answer, hearth_clock_us(); 0: it does not. Any thread reads it */
-    uint64_t generation;       /* of a server's: connections so far; what a connection held is gone with it */
-    struct hearth_errmsg said; /* what a server said to the last failure */
-    int code;                  /* of the last failure; reset by the user */
+    _Atomic int64_t asked_us; /* since when a server owes an answer, by hearth_clock_us(); 0: it owes none. Any thread
+                                 may read it */
+    uint64_t generation; /* of a server: counts connections; locks and transactions of an earlier connection are gone */
+    struct hearth_errmsg said; /* a server's message on the last failure */
+    int code;                  /* of the last failure; the user resets it */
     int64_t now_us, age_us; /* the user's: when its transaction began, by the wall clock and by the store's own time */
 };
 
-/* A closed connection. */
+/* Prepares a closed connection. */
 void hearth_db_init(struct hearth_db *db, const struct hearth_db_driver *driver, const struct hearth_db_kind *kind,
                     const char *path, int busy_ms, const struct hearth_seal *seal);
 void hearth_db_finish(struct hearth_db *db);
-/* Opens it with its statements. A database is begun where there is none; an older version is brought up to date, each
- * step in a transaction of its own. A code, also in `code`; on failure `reason` holds one line and nothing is open. */
+/* Opens the connection and its statements. A missing database is created; an older version is brought up to date, each
+ * step in its own transaction. Returns a code, which is also in `code`; on failure `reason` has one line and nothing is
+ * open. */
 int hearth_db_open(struct hearth_db *db, struct hearth_errmsg *reason);
-void hearth_db_close(struct hearth_db *db); /* nothing when it is closed */
+void hearth_db_close(struct hearth_db *db); /* does nothing if it is closed */
 bool hearth_db_is_open(const struct hearth_db *db);
-/* True when what is open is not any more what the path names, or the connection is lost. */
+/* Whether the path no longer names the open database, or the connection is lost. */
 bool hearth_db_has_moved(const struct hearth_db *db);
 
 /* ---- codes ---- */
 
 const char *hearth_db_text(int code);
-/* The same of the last failure, in a server's own words where there are some. */
+/* The reason of the last failure, in the server's words if there are any. */
 const char *hearth_db_reason(const struct hearth_db *db);
-/* True when memory was refused, to SQLite or to its layer for files. */
+/* Whether SQLite or its file layer was refused memory. */
 bool hearth_db_is_nomem(int code);
-/* True when the file itself is at fault. */
+/* Whether the file itself is at fault. */
 bool hearth_db_is_damage(const struct hearth_db_kind *kind, int code);
-/* True when it could not be written: a full disk, one that fails, or one that cannot be written to. */
+/* Whether writing failed: the disk is full, fails, or is read-only. */
 bool hearth_db_is_unwritable(int code);
-/* True when others kept it busy. */
+/* Whether other processes kept it busy. */
 bool hearth_db_is_busy(int code);
-/* True when it is a server's trouble, which may pass: requests that need the database are told to come back. */
+/* Whether a server is in trouble that may pass; requests that need the database are told to come back. */
 bool hearth_db_is_outage(int code);
-/* True when that passes by itself; where an operator has to act, such as for another password, it does not. */
+/* Whether that passes by itself; not so if an operator has to act, for example on a wrong password. */
 bool hearth_db_may_pass(int code);
-/* Remembers a code and returns NOMEM, STORE or IO. */
+/* Notes a code, and returns NOMEM, STORE or IO. */
 int hearth_db_fail(struct hearth_db *db, int code);
 int hearth_db_fail_nomem(struct hearth_db *db);
 
@@ -153,46 +154,46 @@ struct hearth_db_value {
     size_t len;
 };
 
-/* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
+/* Binds and runs a statement. 1: there is a row, and the statement must be reset; 0: none; or an error. */
 int hearth_db_query(struct hearth_db *db, int which, const char *types, ...);
-/* The next row, in the same way. */
+/* Goes to the next row; returns the same. */
 int hearth_db_next(struct hearth_db *db, int which);
 void hearth_db_reset(struct hearth_db *db, int which);
-/* For a statement whose rows do not matter. */
+/* Runs a statement and ignores its rows. */
 int hearth_db_run(struct hearth_db *db, int which, const char *types, ...);
 /* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
 int hearth_db_query_number(struct hearth_db *db, int which, int64_t *out, const char *types, ...);
 
-/* Columns of the row that a statement stands at; valid until it goes on or is reset. */
+/* Columns of the statement's present row; valid until the next row or the reset. */
 bool hearth_db_column_is_null(const struct hearth_db *db, int which, int column);
 int64_t hearth_db_column_number(const struct hearth_db *db, int which, int column);                 /* 0 for NULL */
 const void *hearth_db_column_bytes(const struct hearth_db *db, int which, int column, size_t *len); /* NULL: none */
 const char *hearth_db_column_text(const struct hearth_db *db, int which, int column);               /* "" for NULL */
-/* Whether bytes were none because memory was refused. */
+/* Whether a column had no bytes because memory was refused. */
 bool hearth_db_ran_out(const struct hearth_db *db);
-/* The digest in a column; zero for NULL, and for what is none. */
+/* The digest in a column; zero for NULL or anything else. */
 struct hearth_digest hearth_db_column_digest(const struct hearth_db *db, int which, int column);
 
-/* SQL that is no statement of the kind; *out is the first number that it gives. */
+/* Runs SQL that is no statement of the kind; *out is the first number in its result. */
 int hearth_db_exec(struct hearth_db *db, const char *sql);
 int hearth_db_number(struct hearth_db *db, const char *sql, int64_t *out);
 
-/* How long this thread has waited for databases so far, and for its turn at a connection. */
+/* How long this thread has waited for databases so far, and for a connection. */
 int64_t hearth_db_waited_us(void);
-/* Counts as such a wait what has passed since then. */
+/* Counts the time since then as such a wait. */
 void hearth_db_note_wait(int64_t since_us);
-/* Locks what is also held while a database is asked: such a wait, too. */
+/* Locks a mutex that is also held during queries; the wait counts, too. */
 void hearth_db_lock(pthread_mutex_t *mutex);
 
 /* ---- transactions ---- */
 
-/* All that is read until the end is of one moment; with `write` no other transaction writes meanwhile. */
+/* Begins a transaction. Everything read until its end is from one moment; with `write` no other transaction writes. */
 int hearth_db_begin(struct hearth_db *db, bool write);
-/* Ends what was begun: commits when `err` is OK, else rolls back. Returns the first error. */
+/* Commits if `err` is OK, else rolls back. Returns the first error. */
 int hearth_db_end(struct hearth_db *db, int err);
-/* True after a rollback that failed. */
+/* Whether a rollback has failed. */
 bool hearth_db_is_in_transaction(const struct hearth_db *db);
-/* Rows that were changed since the connection was opened. */
+/* Rows changed since the connection was opened. */
 int64_t hearth_db_changes(const struct hearth_db *db);
 
 #endif

@@ -36,20 +36,20 @@ enum {
     TYPE_BYTES = 17,
     TYPE_NUMBER = 20,
     TYPE_TEXT = 25,
-    CONNECT_S = 3,           /* for each of its hosts */
-    LATER_MS = 5000,         /* the server's own limit comes first */
-    RETRY_US = 500000,       /* a server that cannot be reached is not asked again before */
-    RETRY_SLOW_US = 5000000, /* one that does not even refuse */
-    POOL_US = 1000000,       /* a pool that lends for longer lets the second connection wait */
-    POOL_TRIES = 3,          /* another client may have what was just given back */
+    CONNECT_S = 3,           /* for each host of the URL */
+    LATER_MS = 5000,         /* after the server's own limit */
+    RETRY_US = 500000,       /* how long to leave a server alone that cannot be reached */
+    RETRY_SLOW_US = 5000000, /* how long to leave one alone that does not even refuse */
+    POOL_US = 1000000,       /* a pool that lends its only connection lets a second one wait longer */
+    POOL_TRIES = 3,          /* another client may get the connection in between */
 };
 
 struct hearth_db_server {
     PGconn *conn; /* NULL: closed */
     bool in_transaction;
     int64_t changes;
-    int64_t not_before_us; /* after a failure */
-    int why;               /* its code */
+    int64_t not_before_us; /* no new attempt before this time */
+    int why;               /* code of the last failed attempt */
     bool pool_is_checked;
     bool prepared[HEARTH_DB_STATEMENTS_MAX];
     struct {
@@ -68,7 +68,7 @@ char *hearth_db_pg_name(const char *url) {
     static const char *const shown[] = {"user", "host", "port", "dbname"};
     const char *values[4] = {"", "", "", ""};
     char *name = NULL;
-    PQconninfoOption *options = PQconninfoParse(url, NULL); /* its complaint could hold the password */
+    PQconninfoOption *options = PQconninfoParse(url, NULL); /* libpq's complaint might contain the password */
     for (PQconninfoOption *at = options; at != NULL && at->keyword != NULL; at++) {
         for (size_t i = 0; i < 4; i++) {
             values[i] = at->val != NULL && strcmp(at->keyword, shown[i]) == 0 ? at->val : values[i];
@@ -117,7 +117,7 @@ static int code_of_state(const char *state) {
     return HEARTH_DB_OTHER;
 }
 
-/* The first line of what was said, and what to do about it. `state` may be NULL. */
+/* Keeps the first line of a message, and what to do about it. `state` may be NULL. */
 static void keep_reason(struct hearth_db *db, const char *text, const char *state) {
     static const struct {
         const char *begins, *words;
@@ -136,14 +136,14 @@ static void keep_reason(struct hearth_db *db, const char *text, const char *stat
     (void)hearth_fail(&db->said, HEARTH_ERR_STORE, words != NULL ? "%.*s (%s)" : "%.*s", len, text, words);
 }
 
-/* Closes a connection that cannot be used any more. */
+/* Closes a connection that is no longer usable. */
 static int lose(struct hearth_db *db, int code, const char *text) {
     keep_reason(db, text, NULL);
     hearth_db_close(db);
     return code;
 }
 
-/* The code of a result, which is dropped. */
+/* The code of a failed result, which is freed. */
 static int fail_result(struct hearth_db *db, PGresult *result) {
     const char *text = result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : NULL;
     const char *state = result != NULL ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
@@ -153,7 +153,7 @@ static int fail_result(struct hearth_db *db, PGresult *result) {
     if (PQstatus(db->pg->conn) != CONNECTION_OK) {
         code = HEARTH_DB_LOST;
     }
-    if (code == HEARTH_DB_LOST || code == HEARTH_DB_READ_ONLY) { /* another of its hosts may be the one to write to */
+    if (code == HEARTH_DB_LOST || code == HEARTH_DB_READ_ONLY) { /* another of its hosts may take writes */
         hearth_db_close(db);
     }
     return code;
@@ -161,7 +161,7 @@ static int fail_result(struct hearth_db *db, PGresult *result) {
 
 /* ---- waiting ---- */
 
-/* Until there is something to read, or what is to be written can be. A code. */
+/* Waits until the server has sent something or, with `writes`, takes more. Returns a code. */
 static int wait_for(struct hearth_db *db, bool writes, int64_t until_us) {
     struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
     for (;;) {
@@ -193,7 +193,7 @@ static int flush(struct hearth_db *db, int64_t until_us) {
     return left == 0 ? HEARTH_DB_OK : lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
 }
 
-/* The result of what was sent; of several the last one, or the first that failed. */
+/* The result of a command; of several the last one, or the first that failed. */
 static int receive_last(struct hearth_db *db, bool sent, PGresult **out) {
     const int later_ms = db->busy_ms < LATER_MS ? db->busy_ms : LATER_MS;
     const int64_t until_us = hearth_clock_us() + (int64_t)(db->busy_ms + later_ms) * 1000;
@@ -248,7 +248,7 @@ static int64_t number_at(const PGresult *result, int row, int column) {
     if (PQgetisnull(result, row, column) != 0 || len < 1 || len > 8) {
         return 0;
     }
-    uint64_t value = len > 1 && (bytes[0] & 0x80) != 0 ? UINT64_MAX : 0; /* its sign */
+    uint64_t value = len > 1 && (bytes[0] & 0x80) != 0 ? UINT64_MAX : 0; /* extends the sign */
     for (int i = 0; i < len; i++) {
         value = value << 8 | bytes[i];
     }
@@ -289,7 +289,7 @@ static int64_t lock_of(const struct hearth_db *db) {
 
 static int begin(struct hearth_db *db, bool write) {
     char sql[96] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-    if (write) { /* the lock first: what is read later is read after it */
+    if (write) { /* the lock comes first, so that later reads see the present */
         snprintf(sql, sizeof sql, "BEGIN; SELECT pg_advisory_xact_lock(%lld)", (long long)lock_of(db));
     }
     const int code = exec(db, sql);
@@ -305,11 +305,11 @@ static int begin(struct hearth_db *db, bool write) {
 static int end(struct hearth_db *db, bool commit) {
     PGresult *result;
     if (db->pg == NULL || db->pg->conn == NULL || !db->pg->in_transaction) {
-        return HEARTH_DB_LOST; /* with its connection */
+        return HEARTH_DB_LOST; /* the transaction is gone with the connection */
     }
     db->pg->in_transaction = false;
     const int code = receive(db, PQsendQuery(db->pg->conn, commit ? "COMMIT" : "ROLLBACK") != 0, &result);
-    /* A transaction that has failed answers COMMIT with a rollback. */
+    /* The server answers COMMIT of a failed transaction with ROLLBACK. */
     const bool committed = code == HEARTH_DB_OK && (!commit || strcmp(PQcmdStatus(result), "COMMIT") == 0);
     PQclear(result);
     return code != HEARTH_DB_OK || committed ? code : HEARTH_DB_CONFLICT;
@@ -447,13 +447,13 @@ static const char *column_text(const struct hearth_db *db, int which, int column
 
 /* ---- opening ---- */
 
-/* What it says beside answers is not printed. */
+/* Ignores notices of the server. */
 static void ignore(void *user, const char *text) {
     (void)user;
     (void)text;
 }
 
-/* The SQLSTATE in what a verbose connection says, as in "FATAL:  28P01: password …"; NULL: there is none. */
+/* The SQLSTATE in a verbose message such as "FATAL:  28P01: password …"; NULL: none. */
 static const char *find_state(const char *text) {
     for (const char *at = text; (at = strstr(at, ":  ")) != NULL; at++) {
         if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && at[8] == ':') {
@@ -463,8 +463,8 @@ static const char *find_state(const char *text) {
     return NULL;
 }
 
-/* Why a server refuses connections; its SQLSTATE. libpq tells that only of one that is verbose from the beginning,
- * which a second attempt is. */
+/* The SQLSTATE with which a server refuses connections. libpq tells it only if the connection was verbose from the
+ * beginning, so a second attempt is made. */
 static int code_of_refusal(const char *const *keys, const char *const *values, char sqlstate[6]) {
     const int64_t until_us = hearth_clock_us() + (int64_t)CONNECT_S * 1000000;
     PGconn *conn = PQconnectStartParams(keys, values, 1);
@@ -499,7 +499,7 @@ static int connect_to(struct hearth_db *db) {
     const char *values[] = {seconds, "10", "5", "3", db->path, "hearth", "UTF8", NULL};
     const int64_t began_us = hearth_clock_us();
     if (began_us < db->pg->not_before_us) {
-        return db->pg->why; /* `said` is of the last attempt, too */
+        return db->pg->why; /* `said` describes that attempt, too */
     }
     snprintf(seconds, sizeof seconds, "%d", CONNECT_S);
     db->pg->conn = PQconnectdbParams(connect_keys, values, 1);
@@ -521,7 +521,7 @@ static int connect_to(struct hearth_db *db) {
     return db->pg->why;
 }
 
-/* The server process behind a second connection; 0: it is not lent one in time. */
+/* The server process behind a second connection; 0: the pool did not lend one in time. */
 static int64_t ask_process(PGconn *conn) {
     const int64_t until_us = hearth_clock_us() + POOL_US;
     bool sent = PQsendQueryParams(conn, "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 1) != 0;
@@ -533,13 +533,13 @@ static int64_t ask_process(PGconn *conn) {
     PGresult *result = sent ? PQgetResult(conn) : NULL;
     const int64_t process = result != NULL && PQntuples(result) > 0 ? number_at(result, 0, 0) : 0;
     PQclear(result);
-    for (; sent && result != NULL; PQclear(result)) { /* until it may be asked again */
+    for (; sent && result != NULL; PQclear(result)) { /* until the connection can be used again */
         result = PQgetResult(conn);
     }
     return process;
 }
 
-/* A pool tells of other processes than it lends. */
+/* Refuses a pool that lends a connection for one transaction: it answers with other server processes. */
 static int check_pool(struct hearth_db *db) {
     const char *values[] = {"3", "10", "5", "3", db->path, "hearth", "UTF8", NULL};
     int64_t process = 0, other = 0;
@@ -565,16 +565,16 @@ static int apply_settings(struct hearth_db *db) {
     snprintf(sql, sizeof sql,
              "SET statement_timeout = %d; SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d;"
              "SET search_path = %s; SET client_min_messages = warning;"
-             /* a box that has vanished without a word loses its locks soon */
+             /* A box that has vanished soon loses its locks. */
              "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
-             /* what is acknowledged is on its disk; stronger settings of the server's stay */
+             /* What is acknowledged is on disk; the server's own stronger settings stay. */
              "SELECT set_config('synchronous_commit', 'on', false)"
              " WHERE current_setting('synchronous_commit') = 'off'",
              db->busy_ms, db->busy_ms, db->busy_ms + LATER_MS, db->kind->schema);
     return exec(db, sql);
 }
 
-/* In a transaction. The steps that were taken: -1 where nothing is yet. */
+/* Finds how many steps were taken; -1: none, the database is new. In a transaction. */
 static int find_version(struct hearth_db *db, int64_t *version) {
     char sql[160];
     int64_t there = 0, application = 0;
@@ -596,7 +596,7 @@ static int make_schema(struct hearth_db *db) {
     int64_t there = 0;
     snprintf(sql, sizeof sql, "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = '%s'", db->kind->schema);
     int code = read_number(db, sql, &there);
-    if (code == HEARTH_DB_OK && there == 0) { /* IF NOT EXISTS asks for the right to make it, also where it is there */
+    if (code == HEARTH_DB_OK && there == 0) { /* IF NOT EXISTS would need the right to create it even if it exists */
         snprintf(sql, sizeof sql, "CREATE SCHEMA %s", db->kind->schema);
         code = exec(db, sql);
     }
@@ -616,7 +616,7 @@ static int take_step(struct hearth_db *db, int64_t *version) {
     if (code != HEARTH_DB_OK) {
         return code;
     }
-    code = find_version(db, version); /* another server may have been faster */
+    code = find_version(db, version); /* another server may have created it meanwhile */
     if (code == HEARTH_DB_OK && *version < 0) {
         code = make_schema(db);
         *version = 0;
@@ -676,7 +676,7 @@ static bool is_open(const struct hearth_db *db) {
     return db->pg != NULL && db->pg->conn != NULL;
 }
 
-/* Between statements a server says nothing, but that it ends. */
+/* Whether the server has closed the connection; between statements it says nothing else. */
 static bool is_lost(const struct hearth_db *db) {
     struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = POLLIN};
     return poll(&at, 1, 0) > 0 && (PQconsumeInput(db->pg->conn) == 0 || PQstatus(db->pg->conn) != CONNECTION_OK ||

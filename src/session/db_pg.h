@@ -9,11 +9,10 @@ extern const struct hearth_db_driver hearth_db_pg;
 
 /* Whether a path is such a URL. */
 bool hearth_db_is_pg(const char *path);
-/* A name for a URL that can be told: without its password. NULL: it cannot be read, or out of memory. The caller
- * frees it. */
+/* The URL without its password, for log lines. NULL: it is malformed, or out of memory. The caller frees it. */
 char *hearth_db_pg_name(const char *url);
-/* A setting of libpq's as a connection would have it: the URL's, else the environment's or its own. NULL: none. The
- * caller frees it. */
+/* The value of a libpq setting for this URL: from the URL, the environment, or libpq's default. NULL: none. The caller
+ * frees it. */
 char *hearth_db_pg_setting(const char *url, const char *keyword);
 
 #endif

@@ -26,7 +26,7 @@ struct page_scan {
     int fd, log_fd;
     uint32_t page_bytes, usable;
     uint32_t pages;
-    off_t *in_log; /* of each page, by number less one; 0: it is in the file */
+    off_t *in_log; /* offset of each page in the log, by page number less one; 0: it is in the file */
     uint8_t page[HEARTH_DB_PAGE_MAX], overflow[HEARTH_DB_PAGE_MAX];
     struct hearth_buf cell;
 };
@@ -66,7 +66,7 @@ static bool read_page(struct page_scan *scan, uint32_t number, uint8_t *out) {
     return n > 0;
 }
 
-/* Grows with the pages that the log has behind the end of the file. */
+/* Makes room for pages that the log has beyond the end of the file. */
 static bool has_room(struct page_scan *scan, uint32_t pages) {
     if (pages <= scan->pages) {
         return true;
@@ -80,7 +80,7 @@ static bool has_room(struct page_scan *scan, uint32_t pages) {
     return grown != NULL;
 }
 
-/* The frames from `begin` to `end` are of a transaction that was committed. */
+/* Takes the frames from `begin` to `end`, which are of a committed transaction. */
 static int take_frames(struct page_scan *scan, off_t begin, off_t end, uint32_t pages_max, const uint8_t *salt) {
     uint8_t frame[HEARTH_DB_LOG_FRAME];
     for (off_t at = begin; at < end; at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes) {
@@ -115,7 +115,7 @@ static int read_log(struct page_scan *scan) {
     off_t begin = HEARTH_DB_LOG_HEAD;
     for (off_t at = HEARTH_DB_LOG_HEAD;
          err == HEARTH_OK && pread(scan->log_fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;) {
-        const bool current = memcmp(frame + 8, head + 16, 8) == 0; /* not left from before the log was begun anew */
+        const bool current = memcmp(frame + 8, head + 16, 8) == 0; /* not left from an earlier log */
         at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes;
         if (current && hearth_db_big32(frame + 4) != 0 && at <= st.st_size) {
             err = take_frames(scan, begin, at, pages_max, head + 16);
@@ -158,7 +158,7 @@ static int open_scan(struct page_scan *scan, const char *path, struct hearth_err
 
 /* ---- cells ---- */
 
-/* The bytes of a cell: those on the page and those on overflow pages. */
+/* Collects the bytes of a cell from its page and its overflow pages. */
 static bool gather(struct page_scan *scan, const uint8_t *at, const uint8_t *end, uint64_t len, bool table) {
     const uint64_t u = scan->usable;
     const uint64_t most = table ? u - 35 : (u - 12) * 64 / 255 - 23, least = (u - 12) * 32 / 255 - 23;
@@ -228,7 +228,7 @@ static bool read_record(const struct hearth_buf *cell, struct hearth_db_row *row
     return row->count > 0;
 }
 
-/* False: the caller wants no more. */
+/* Reads the rows of a page. False: the caller wants no more. */
 static bool scan_leaf(struct page_scan *scan, uint32_t number, bool (*take)(void *, const struct hearth_db_row *),
                       void *user) {
     const uint8_t *page = scan->page, *head = page + (number == 1 ? 100 : 0), *end = page + scan->usable;

@@ -1,4 +1,4 @@
-/* Reading the rows of a damaged database, page by page, without its trees. */
+/* Reads the rows of a damaged database, page by page, without its trees. */
 #ifndef HEARTH_SESSION_DB_SCAN_H
 #define HEARTH_SESSION_DB_SCAN_H
 
@@ -13,8 +13,8 @@
 enum hearth_db_cell_type { HEARTH_DB_NULL, HEARTH_DB_NUMBER, HEARTH_DB_BYTES, HEARTH_DB_REAL };
 
 struct hearth_db_row {
-    int64_t id;   /* 0: of an index, or of a table without ids */
-    size_t count; /* rows with more cells are left out */
+    int64_t id;   /* 0: the row is of an index, or of a table without ids */
+    size_t count; /* cells; rows with more are left out */
     struct {
         enum hearth_db_cell_type type;
         int64_t number;

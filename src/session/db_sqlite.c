@@ -210,7 +210,7 @@ int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_
         return SQLITE_NOMEM;
     }
     const char *fresh = (const char *)name.data;
-    (void)unlink(fresh); /* of an earlier process of this number */
+    (void)unlink(fresh); /* left by an earlier process of this number */
     int code = write_copy(from, fresh);
     if (code == SQLITE_OK && (replace ? rename(fresh, path) : link(fresh, path)) != 0) {
         code = errno == EEXIST ? SQLITE_CANTOPEN : SQLITE_IOERR;
@@ -226,7 +226,7 @@ int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_
     return code;
 }
 
-/* The copy of a database from before it is brought up: PATH.before-v<version of this hearth>. */
+/* Copies a database before it is brought up to date: PATH.before-v<version of this hearth>. */
 static int copy_before(struct hearth_db *db, int64_t version, struct hearth_errmsg *reason) {
     struct hearth_buf name = {0};
     if (!hearth_buf_printf(&name, "%s.before-v%d", db->path, db->kind->version)) {
@@ -249,7 +249,7 @@ static int copy_before(struct hearth_db *db, int64_t version, struct hearth_errm
 
 /* ---- opening ---- */
 
-/* A new file gets sums; an old one when it is copied or rewritten. */
+/* Asks for checksums: a new file gets them at once, an old one when it is copied or rewritten. */
 static int ask_for_sums(sqlite3 *handle) {
     int bytes = HEARTH_DB_SUM_BYTES;
     return sqlite3_file_control(handle, "main", SQLITE_FCNTL_RESERVE_BYTES, &bytes);
@@ -267,7 +267,7 @@ static bool file_has_sums(const char *path) {
     return has;
 }
 
-/* Rewrites a file that has no sums, if no other connection uses it now: that one would go on without sums. */
+/* Rewrites a file without checksums, unless another connection uses it, which would go on without them. */
 static void add_sums(struct hearth_db *db) {
     int code;
     if (file_has_sums(db->path)) {
@@ -284,8 +284,8 @@ static void add_sums(struct hearth_db *db) {
     (void)reads_word(db->handle, "PRAGMA journal_mode = WAL", "wal", &code);
 }
 
-/* The version that is there: 0 for a file in which nothing is yet. In a transaction: three reads of three moments would
- * take a database that another process is just making for another program's. */
+/* Finds the version: 0 for an empty file. In a transaction, because three separate reads could mistake a database that
+ * another process is creating for another program's. */
 static int find_version(struct hearth_db *db, int64_t *out) {
     int64_t tables = 0, application = 0;
     int code = read_number(db->handle, "PRAGMA user_version", out);
@@ -314,7 +314,7 @@ static int take_step(struct hearth_db *db, int64_t *version) {
     return end(db->handle, code);
 }
 
-/* Brings a database up to date that is of an older version, or new. */
+/* Brings a new or older database up to date. */
 static int bring_up(struct hearth_db *db, int64_t version, struct hearth_errmsg *reason) {
     const bool sums = db->kind->has_sums && db->path != NULL;
     int code = sums && version > 0 && version < db->kind->version ? copy_before(db, version, reason) : SQLITE_OK;
@@ -342,9 +342,9 @@ static int open_handle(struct hearth_db *db) {
 static int set_up(struct hearth_db *db, struct hearth_errmsg *reason) {
     int64_t version = 0;
     int code = run_sql(db->handle, "BEGIN");
-    /* Before anything is written into another program's file. */
+    /* First of all, so that nothing is written into another program's file. */
     code = code == SQLITE_OK ? end(db->handle, find_version(db, &version)) : code;
-    /* Only for a new one: it writes, and what is there can be read on a disk that is full. */
+    /* Only for a new file: the setting writes, and an existing one can then be read on a full disk. */
     code = code == SQLITE_OK && version == 0 ? run_sql(db->handle, "PRAGMA auto_vacuum = INCREMENTAL") : code;
     code = code == SQLITE_OK
                ? run_sql(db->handle,
@@ -356,7 +356,7 @@ static int set_up(struct hearth_db *db, struct hearth_errmsg *reason) {
     for (size_t i = 0; code == SQLITE_OK && i < db->kind->statement_count; i++) {
         code = sqlite3_prepare_v3(db->handle, db->kind->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                   &db->statements[i], NULL);
-        code = code == SQLITE_ERROR ? HEARTH_DB_ALIEN : code; /* other tables than hearth's */
+        code = code == SQLITE_ERROR ? HEARTH_DB_ALIEN : code; /* its tables are not hearth's */
     }
     return code;
 }
@@ -364,7 +364,7 @@ static int set_up(struct hearth_db *db, struct hearth_errmsg *reason) {
 static int open_file(struct hearth_db *db, struct hearth_errmsg *reason) {
     int code = db->path != NULL ? hearth_db_make_file(db->kind, db->path, reason) : SQLITE_OK;
     code = code == SQLITE_OK ? open_handle(db) : code;
-    code = code == SQLITE_OK ? set_up(db, reason) : code; /* not the handle's text, which may be of the rollback */
+    code = code == SQLITE_OK ? set_up(db, reason) : code; /* not the handle's text, which may be about the rollback */
     if (code == SQLITE_OK) {
         (void)sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
     }
@@ -421,7 +421,7 @@ bool hearth_db_empty_log(struct hearth_db *db, int wait_ms) {
 
 /* ---- moving away ---- */
 
-/* What is wrong with the database; NULL: it can be used, or that cannot be told now. */
+/* Why a database cannot be used; NULL: it can be, or that is unknown now. */
 static const char *find_fault(const struct hearth_db_kind *kind, const char *path) {
     struct hearth_db db;
     hearth_db_init(&db, &hearth_db_sqlite, kind, path, 5000, NULL);
@@ -446,7 +446,7 @@ static bool move(const char *path, const char *suffix, int64_t time) {
     return ok;
 }
 
-/* The first second, from now on, of which no file has its name. */
+/* The first second, from now on, for which there is no file. */
 static int64_t free_time(const char *path) {
     struct hearth_buf name = {0};
     struct stat st;

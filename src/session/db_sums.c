@@ -26,7 +26,7 @@ enum { PAGE = 4096, SUM = HEARTH_DB_SUM_BYTES, HEAD = 100 };
 struct summed {
     sqlite3_file base;
     bool is_database, has_sums;
-    uint8_t page[PAGE]; /* on its way out */
+    uint8_t page[PAGE]; /* a page on its way to the file */
 };
 
 static sqlite3_vfs *below;
@@ -50,7 +50,7 @@ static uint64_t sum_of(const uint8_t *page, uint64_t number) {
     return sum != 0 ? sum : 1;
 }
 
-/* Whether a page (the first one is number 1) is as it was written. One without a sum is taken for it. */
+/* Whether a page (the first is number 1) is as it was written. A page without a sum counts as whole. */
 static bool is_whole(const uint8_t *page, uint64_t number) {
     uint64_t sum;
     memcpy(&sum, page + PAGE - SUM, sizeof sum);
@@ -74,7 +74,7 @@ static int read_at(sqlite3_file *file, void *bytes, int len, sqlite3_int64 at) {
         learn(mine(file), bytes, len, at);
     } else if (rc == SQLITE_IOERR_SHORT_READ && is_page(mine(file), len, at) &&
                real(file)->pMethods->xFileSize(real(file), &size) == SQLITE_OK && size > at) {
-        return SQLITE_IOERR_DATA; /* a page that is cut off, which SQLite would fill with zeros */
+        return SQLITE_IOERR_DATA; /* a cut-off page, which SQLite would fill with zeros */
     }
     if (rc != SQLITE_OK || !is_page(mine(file), len, at)) {
         return rc;
@@ -123,7 +123,7 @@ static void forward_xShmBarrier(sqlite3_file *file) {
     real(file)->pMethods->xShmBarrier(real(file));
 }
 
-/* Version 2: without mapped reads, which would go past the sums. */
+/* Version 2 has no mapped reads, which would bypass the sums. */
 static const sqlite3_io_methods methods = {.iVersion = 2,
                                            .xRead = read_at,
                                            .xWrite = write_at,
@@ -177,7 +177,7 @@ const char *hearth_db_vfs(void) {
 
 /* ---- looking through a file ---- */
 
-/* Another process may write the page at this moment: it is read again before it counts as bad. */
+/* Whether a page is damaged. Another process may be writing it, so it is read again. */
 static bool is_bad(const struct hearth_db_raw *raw, uint64_t number) {
     enum { TRIES = 4, PAUSE_US = 20000 };
     uint8_t page[PAGE];

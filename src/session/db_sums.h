@@ -14,11 +14,11 @@
  * (SQLITE_FCNTL_RESERVE_BYTES) before it writes into a new file. */
 const char *hearth_db_vfs(void);
 
-/* Whether the file that begins so has sums. */
+/* Whether a file that begins like this has checksums. */
 bool hearth_db_head_has_sums(const uint8_t head[21]);
 
-/* Looks at up to `most` pages of a file from *next on, which becomes 0 when that was the last one. Returns the number
- * of the first bad one (*next is it, less one), 0 when there was none, or -1 (it cannot be opened). */
+/* Checks up to `most` pages of a file from *next on, which becomes 0 after the last page. Returns the number of the
+ * first bad page (*next is that less one), 0 if there is none, or -1 (it cannot be opened). */
 int64_t hearth_db_find_bad_page(const char *path, uint64_t *next, uint64_t most);
 
 #endif

@@ -44,7 +44,7 @@ static bool is_system(enum hearth_role role) {
     return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
 }
 
-/* Both have a reply: then they are two states of one conversation, and not two that begin alike. */
+/* Whether both prompts have a common reply: then they are two states of one conversation, not two that begin alike. */
 static bool share_reply(const struct sides *sides) {
     for (size_t i = 0; i < sides->then_count; i++) {
         for (size_t j = 0; sides->then[i].role == HEARTH_ROLE_ASSISTANT && j < sides->now_count && j < i + 64; j++) {
@@ -108,25 +108,27 @@ static bool line_differs(const struct hearth_transcript_fork *fork, const struct
     return found;
 }
 
-#define COMPACTED_LEAST 3 /* messages that went, at least */
-#define COMPACTED_MOST 2  /* messages that stand in their place, at most */
+#define COMPACTED_LEAST 3 /* least messages that have gone */
+#define COMPACTED_MOST 2  /* most messages that replace them */
 
-/* From message `i` on messages have gone, behind them both go on alike, and a message or two stand in their place. */
+/* Whether a client has compacted from message `i` on: messages have gone, one or two stand in their place, and behind
+ * them both prompts agree. */
 static bool is_compacted(const struct sides *sides, size_t i) {
     for (size_t j = i + 1; j <= i + COMPACTED_MOST && j < sides->now_count; j++) {
         for (size_t k = i + 1; k < sides->then_count; k++) {
             if (same(sides, k, j)) {
-                return k - i >= COMPACTED_LEAST; /* nearer ones are an edit */
+                return k - i >= COMPACTED_LEAST; /* fewer would be an edit */
             }
         }
     }
     return false;
 }
 
-#define NEAR 64 /* messages behind the first that differs, in either prompt, that are looked through */
+#define NEAR 64 /* messages behind the first difference, in either prompt, that are compared */
 
-/* How many messages stand in front of the nearest two in a row that both have, from message `i` on, in the earlier
- * prompt and in this one: one alone may be said twice ("Go on."). False: there are none. */
+/* Finds the nearest two messages in a row, from message `i` on, that both prompts have, and how many messages stand
+ * before them in the earlier prompt and in this one. A single message may occur twice ("Go on."). False: there are
+ * none. */
 static bool next_pair(const struct sides *sides, size_t i, size_t *then, size_t *now) {
     for (size_t both = 1; both < 2 * NEAR; both++) {
         for (size_t k = 0; k <= both; k++) {
@@ -142,15 +144,15 @@ static bool next_pair(const struct sides *sides, size_t i, size_t *then, size_t 
     return false;
 }
 
-/* The words of a reply whose calls have gone: its results have gone with them, or there are none yet. A client's
- * protocol may have made one message of these words and the reply that came after the results. */
+/* Whether a reply has lost its calls: its text is there, and the results are gone or have not come. Some clients join
+ * this text with the reply that came after the results. */
 static bool calls_dropped(const struct sides *sides, size_t i) {
     const bool result_now = i + 1 < sides->now_count && sides->now[i + 1]->role == HEARTH_ROLE_TOOL;
     return sides->then[i].role == HEARTH_ROLE_ASSISTANT && sides->now[i]->role == HEARTH_ROLE_ASSISTANT &&
            sides->then[i].printed != 0 && sides->now[i]->call_count == 0 && !result_now;
 }
 
-/* Message `i` is in both and not the same. */
+/* The cause if message `i` is in both prompts and differs. */
 static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line,
                                   const struct hearth_transcript_fork *fork, bool own) {
     const bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
@@ -186,7 +188,8 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
     return HEARTH_CAUSE_EDITED;
 }
 
-/* Of `count` messages that say the same, the first with calls that are written in another way; `count`: none. */
+/* Of the first `count` messages, which say the same, the first with calls that are printed differently; `count`: none.
+ */
 static size_t first_reprinted(const struct sides *sides, size_t count) {
     size_t i = 0;
     while (i < count &&
@@ -210,12 +213,12 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
         return;
     }
     if (!line && !same_tools) {
-        diagnosis->cause = own ? HEARTH_CAUSE_TOOLS : HEARTH_CAUSE_OTHER; /* another client has others */
+        diagnosis->cause = own ? HEARTH_CAUSE_TOOLS : HEARTH_CAUSE_OTHER; /* another client has other tools */
         diagnosis->field = own ? "tools" : "messages";
     } else if (!line && !hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {
         diagnosis->cause = own ? HEARTH_CAUSE_ARGUMENTS : HEARTH_CAUSE_OTHER;
         diagnosis->field = own ? "template_arguments" : "messages";
-    } else if (i == sides.then_count) { /* nothing that was said has changed */
+    } else if (i == sides.then_count) { /* all messages are unchanged */
         const size_t call = first_reprinted(&sides, i);
         diagnosis->cause = call < i ? HEARTH_CAUSE_REPRINTED : HEARTH_CAUSE_RENDERED;
         diagnosis->message = call < i ? (int32_t)call : -1;

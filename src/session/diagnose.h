@@ -31,7 +31,7 @@ const char *hearth_cause_help(enum hearth_cause cause);
 struct hearth_diagnosis {
     enum hearth_cause cause;
     bool own;          /* the earlier prompt is one of the same conversation */
-    int32_t message;   /* index of the first message that is not as it was; -1 when it is none (tools) or unknown */
+    int32_t message;   /* index of the first message that differs; -1: none does (tools), or unknown */
     const char *field; /* "system", "content", "tool_calls", "role", "tools", "template_arguments", "messages" */
 };
 
@@ -39,8 +39,8 @@ struct hearth_diagnosis {
 void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
                      struct hearth_diagnosis *diagnosis);
 
-/* The lines in which a prompt differs from the earlier one, from where it left that on: 0, when more differs. `*then`
- * is what changes point into, besides the prompt: for the caller to free. */
+/* The lines in which a prompt differs from the earlier one, from where it left that; 0: more than lines differ. `*then`
+ * is the text into which changes point besides the prompt; the caller frees it. */
 size_t hearth_diagnose_lines(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
                              struct hearth_line_change changes[HEARTH_LINE_CHANGES_MAX], char **then);
 

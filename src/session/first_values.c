@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTES_PER_BYTE 8 /* of memory, about, for a byte of JSON text: a string or a member is a block of its own */
+#define BYTES_PER_BYTE 8 /* of memory, about, for a byte of JSON text: each string and member is an allocation */
 
 struct first_value {
     struct hearth_lru_entry lru; /* first, so that it converts; by salt and canonical text */
@@ -55,7 +55,7 @@ static struct first_value *find(const struct hearth_first_values *values, struct
     return (struct first_value *)link;
 }
 
-/* A value that finds no room will be printed as it comes. */
+/* Adds a value. One that finds no room will be printed as it comes. */
 static void add(struct hearth_first_values *values, struct hearth_digest key, json_t *value, size_t text_bytes) {
     struct first_value *made = calloc(1, sizeof *made);
     if (made == NULL) {

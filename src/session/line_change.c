@@ -32,7 +32,7 @@ static size_t without_end(const char *line, size_t len) {
     return len > 0 && line[len - 1] == '\n' ? len - 1 : len;
 }
 
-/* How many of the bytes that both have end with a line. */
+/* How many of the equal bytes form whole lines. */
 static size_t whole_lines(struct side side, size_t n) {
     while (n > 0 && side.at[n - 1] != '\n') {
         n--;
@@ -40,7 +40,7 @@ static size_t whole_lines(struct side side, size_t n) {
     return n;
 }
 
-/* How many lines differ here, in either text; returns the bytes that both have behind them, or 0. */
+/* How many lines differ here, in each text; returns how many equal bytes follow, or 0. */
 static size_t find_row(struct side a, struct side b, size_t *in_a, size_t *in_b) {
     size_t ends_a[HEARTH_LINE_ROW + 1] = {0}, ends_b[HEARTH_LINE_ROW + 1] = {0};
     for (size_t i = 1; i <= HEARTH_LINE_ROW; i++) {
@@ -60,7 +60,7 @@ static size_t find_row(struct side a, struct side b, size_t *in_a, size_t *in_b)
     return 0;
 }
 
-/* How long what differs is in either text; returns the bytes that both have behind it, or 0. */
+/* How long the difference is in each text; returns how many equal bytes follow, or 0. */
 static size_t find_change(struct side a, struct side b, size_t *in_a, size_t *in_b) {
     const size_t la = line_len(a), lb = line_len(b);
     const size_t other = common(behind(a, la), behind(b, lb)), came = common(a, behind(b, lb)),
@@ -90,7 +90,7 @@ size_t hearth_line_changes(const char *then, size_t then_len, const char *now, s
         a = behind(a, in_a);
         b = behind(b, in_b);
         if (alike == a.left || alike == b.left) {
-            return n + 1; /* one of them ends there */
+            return n + 1; /* one of the texts ends there */
         }
         changes[n].alike = whole_lines(b, alike);
         a = behind(a, changes[n].alike);

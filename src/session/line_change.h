@@ -1,4 +1,4 @@
-/* Two texts that differ in some lines: which lines these are, and how far both go on alike between and behind them. */
+/* Two texts that differ in some lines: which lines, and how far the texts agree between and behind them. */
 #ifndef HEARTH_SESSION_LINE_CHANGE_H
 #define HEARTH_SESSION_LINE_CHANGE_H
 
@@ -6,16 +6,16 @@
 #include <stddef.h>
 
 #define HEARTH_LINE_CHANGES_MAX 8
-#define HEARTH_LINE_ALIKE 16     /* bytes that both have behind a line, or it is not the line that differs */
-#define HEARTH_LINE_ROW 24       /* lines in a row that may differ, of both texts together */
-#define HEARTH_LINE_ROW_ALIKE 64 /* bytes that both have behind these */
+#define HEARTH_LINE_ALIKE 16     /* so many bytes must agree behind a differing line */
+#define HEARTH_LINE_ROW 24       /* most differing lines in a row, of both texts together */
+#define HEARTH_LINE_ROW_ALIKE 64 /* so many bytes must agree behind such a row */
 
-/* A line in either text, or some in a row, without the end; NULL: not in that one (it came in, or was taken out). */
+/* A line, or some in a row, in either text, without the line's end; NULL: that text does not have it. */
 struct hearth_line_change {
     const char *then, *now;
     size_t then_len, now_len;
-    const char *behind; /* in the newer text, what follows it */
-    size_t alike;       /* bytes behind it that both have, to the next line that differs or the end */
+    const char *behind; /* the text behind it, in the newer text */
+    size_t alike;       /* bytes behind it that agree, up to the next difference or the end */
 };
 
 /* Both texts begin at the beginning of a line, and differ in it. Fills the first changes and returns how many they are;

@@ -43,8 +43,8 @@ static bool is_integer(double real) {
     return real == floor(real) && fabs(real) < 9007199254740992.0;
 }
 
-/* JSON knows no difference between 1 and 1.0, and clients do not preserve it. A real of more than the 15 digits that
- * are printed is what is printed of it: else it would be read as another value. */
+/* Whether a number is whole. JSON does not distinguish 1 and 1.0, and clients do not preserve it. A real with more than
+ * the 15 printed digits is taken as it is printed; otherwise it would be read back as another value. */
 static bool is_whole(const json_t *value, double *whole) {
     char text[32];
     *whole = json_real_value(value);
@@ -105,7 +105,7 @@ static json_t *normal_copy(const json_t *value) {
     return is_whole(value, &whole) ? json_integer((json_int_t)whole) : json_deep_copy(value);
 }
 
-/* Past the integer or real whose first character is at `pos`. *is_large: an integer that json_int_t cannot hold. */
+/* Skips the number whose first character is at `pos`. *is_large: an integer that json_int_t cannot hold. */
 static size_t skip_number(const char *text, size_t len, size_t pos, bool *is_large) {
     char digits[24] = "";
     size_t end = pos;
@@ -122,7 +122,7 @@ static size_t skip_number(const char *text, size_t len, size_t pos, bool *is_lar
     return end;
 }
 
-/* The code unit that an escape at text[pos], a backslash, stands for; -1: it is not of the form \uXXXX. */
+/* The code unit of an escape at text[pos], a backslash; -1: it is not of the form \uXXXX. */
 static int32_t unit_at(const char *text, size_t len, size_t pos) {
     int32_t unit = 0;
     if (pos + 6 > len || text[pos] != '\\' || text[pos + 1] != 'u') {
@@ -138,7 +138,7 @@ static int32_t unit_at(const char *text, size_t len, size_t pos) {
     return unit;
 }
 
-/* Past the escape at `pos`. *is_lone: half of a surrogate pair whose other half is not beside it. */
+/* Skips the escape at `pos`. *is_lone: half of a surrogate pair without its other half. */
 static size_t skip_escape(const char *text, size_t len, size_t pos, bool *is_lone) {
     const int32_t unit = unit_at(text, len, pos);
     const bool is_high = unit >= 0xD800 && unit < 0xDC00, is_low = unit >= 0xDC00 && unit < 0xE000;
@@ -177,7 +177,7 @@ static bool mend(const char *text, size_t len, struct hearth_buf *copy) {
     return ok && hearth_buf_append(copy, text + begin, len - begin);
 }
 
-/* Whether text that jansson refuses may be what mend() can mend. */
+/* Whether text that jansson refuses may be repaired by mend(). */
 static bool is_mendable(const json_error_t *error) {
     return json_error_code(error) == json_error_numeric_overflow ||
            (json_error_code(error) == json_error_invalid_syntax && strstr(error->text, "invalid Unicode") != NULL);
@@ -219,7 +219,7 @@ static bool same_number(const json_t *a, const json_t *b) {
     return strcmp(x, y) == 0;
 }
 
-/* A value that was printed, and read as a text: as JSON, or as Python writes it. */
+/* The value of a printed text: read as JSON, or as Python writes values. */
 static json_t *value_of_text(const json_t *text) {
     static const struct {
         const char *word;
@@ -233,7 +233,7 @@ static json_t *value_of_text(const json_t *text) {
     return hearth_json_parse(json_string_value(text), json_string_length(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 }
 
-/* Equal as far as a template prints values. `a` is what was read. */
+/* Whether two values are printed alike; `a` was read from a print. */
 static bool same_print(const json_t *a, const json_t *b) {
     const char *key;
     json_t *member;
@@ -339,7 +339,7 @@ bool hearth_message_is_empty(const struct hearth_message *message) {
     return message->content_len == 0 && message->role != HEARTH_ROLE_ASSISTANT && message->role != HEARTH_ROLE_TOOL;
 }
 
-/* A parsed value takes a few times the room of its text: counted twice, as an estimate. */
+/* A parsed value takes about a few times the memory of its text, so the text counts twice. */
 static size_t memory_of(const struct hearth_message *message) {
     size_t bytes = sizeof *message + message->content_len + 1 + text_bytes(message->reasoning) +
                    text_bytes(message->unseen) + text_bytes(message->name) + text_bytes(message->tool_call_id);
@@ -430,7 +430,7 @@ static bool is_blank(const char *text) {
     return text == NULL || *text == '\0';
 }
 
-/* Words in front of a call that are printed as thoughts. */
+/* Whether the words in front of a call were printed as thoughts. */
 static bool words_as_thoughts(const struct hearth_message *print, const struct hearth_message *message) {
     return message->call_count > 0 && is_blank(message->reasoning) && !is_blank(message->content) &&
            is_blank(print->content) && !is_blank(print->reasoning) &&

@@ -1,8 +1,8 @@
-/* A chat message in the one form that everything behind the API knows.
+/* A chat message, in the one form that all rooms behind the API use.
  *
  * Messages are immutable once made and shared by reference: between a request, the transcripts that remember it, and
- * the next request that brings it again. What a client may print differently without meaning something else is already
- * undone here: content parts are one string, roles are five, nulls are absent, arguments are parsed.
+ * the next request that brings it again. Differences without a meaning are removed: content parts are one string, there
+ * are five roles, nulls are absent, arguments are parsed.
  *
  * Threads: immutable, so any; the reference count is atomic. */
 #ifndef HEARTH_SESSION_MESSAGE_H
@@ -38,7 +38,7 @@ struct hearth_call {
     char *id; /* or NULL */
     char *name;
     char *arguments; /* JSON text, as the model wrote it or as the client sent it */
-    json_t *parsed;  /* the same as a value; NULL when it is not JSON (a call that was cut short) */
+    json_t *parsed;  /* the arguments as a value; NULL: they are not JSON (a call that was cut short) */
 };
 
 struct hearth_message {
@@ -47,7 +47,7 @@ struct hearth_message {
     char *content; /* never NULL; `content_len` bytes and a NUL */
     size_t content_len;
     char *reasoning;    /* or NULL */
-    char *unseen;       /* what was no text, and stands in the content as a note: a line each; or NULL */
+    char *unseen;       /* content that is not text, for which notes stand in the content: one line each; or NULL */
     char *name;         /* of a tool or a participant, or NULL */
     char *tool_call_id; /* tool results, or NULL */
     struct hearth_call *calls;
@@ -55,18 +55,19 @@ struct hearth_message {
     /* What the message says: role, content without white space around it, calls by name and canonical arguments.
      * Not: ids, names, reasoning. Filled by hearth_message_seal(). */
     struct hearth_digest says;
-    size_t bytes; /* memory it takes, about; filled by hearth_message_seal() */
+    size_t bytes; /* about how much memory it takes; hearth_message_seal() fills it */
 };
 
 /* An empty message with one reference. Fill it, then seal it. NULL: out of memory. */
 struct hearth_message *hearth_message_create(enum hearth_role role);
 /* Room for calls, zeroed. False: out of memory. */
 bool hearth_message_alloc_calls(struct hearth_message *message, size_t count);
-/* True when there is nothing to print: no text, of a role that has nothing else. An assistant's message is never empty,
- * for a reply may have been: it is printed as it was sampled. Nor is the result of a tool. Before or after sealing. */
+/* Whether there is nothing to print: no text, in a role that has nothing else. An assistant's message is never empty,
+ * because a reply may have been empty: it is printed as it was sampled. Nor is a tool's result. Before or after
+ * sealing. */
 bool hearth_message_is_empty(const struct hearth_message *message);
-/* Parses what `arguments` hold, computes `says` and `bytes`; content may still be NULL and becomes "". From here on it
- * is immutable. False: out of memory. */
+/* Parses `arguments`, and computes `says` and `bytes`; a content of NULL becomes "". The message is immutable from here
+ * on. False: out of memory. */
 bool hearth_message_seal(struct hearth_message *message);
 struct hearth_message *hearth_message_ref(struct hearth_message *message);
 void hearth_message_unref(struct hearth_message *message); /* NULL is allowed */
@@ -79,10 +80,10 @@ json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error
  * of memory. Caller frees. */
 char *hearth_json_canonical(const json_t *value);
 
-/* A checksum of the arguments of its calls as they are written, which `says` has no part of; 0: it has no calls. */
+/* A checksum of the arguments of its calls as they are written, which `says` does not include; 0: it has no calls. */
 uint32_t hearth_message_printed(const struct hearth_message *message);
 
-/* The digest of what was said up to and with a message, from that of what was said before. */
+/* The digest of a conversation up to and including a message, from the digest of what came before. */
 struct hearth_digest hearth_message_chain(struct hearth_digest said, const struct hearth_message *message);
 
 /* Text without white space at both ends. */
@@ -91,9 +92,9 @@ const char *hearth_message_trim(const char *text, size_t *len);
 /* True when two messages say the same (see `says`), and the same reasoning where both have some. */
 bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b);
 
-/* True when `print`, read from what a template printed, is a print of `message`: the same, but that templates print
- * numbers with six digits, and other values than texts as texts that mean them ("None"). Reasoning that is missing is
- * not printed; words in front of a call may be printed as reasoning where there is none (gpt-oss). */
+/* Whether `print`, parsed from what a template printed, is a print of `message`: it says the same, except that
+ * templates print numbers with six digits, and other values as texts for them ("None"). Missing reasoning was not
+ * printed; words in front of a call may be printed as reasoning (gpt-oss). */
 bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message);
 
 #endif

@@ -12,11 +12,11 @@
 #include "base/err.h"
 #include "base/seal.h"
 
-/* Turns a payload into what is written, in its buffer. `seal` NULL: no key. Errors: NOMEM, IO (no randomness); the
- * buffer's contents are worthless then. */
+/* Turns a payload into what is written, in its buffer. `seal` NULL: no key. Errors: NOMEM, IO (no randomness); then the
+ * buffer's contents are useless. */
 int hearth_sealed_row_close(const struct hearth_seal *seal, const void *about, size_t about_len,
                             struct hearth_buf *row);
-/* And back, in place: `*len` becomes that of the payload, at the row's beginning. False: it is not what was written. */
+/* The reverse, in place: `*len` becomes the payload's length, at the row's beginning. False: it does not verify. */
 bool hearth_sealed_row_open(const struct hearth_seal *seal, const void *about, size_t about_len, void *row,
                             size_t *len);
 

@@ -14,7 +14,7 @@
 
 #define WINDOW ((size_t)48)
 #define STRIDE ((size_t)16)
-#define PROBES 32 /* most places that one window is looked for at */
+#define PROBES 32 /* most table entries that are tried for one window */
 #define FACTOR UINT64_C(0x9E3779B97F4A7C15)
 
 struct table {
@@ -22,7 +22,7 @@ struct table {
     size_t mask;
 };
 
-/* A polynomial of the window's bytes, which moves on by a byte at a time. */
+/* A rolling hash: a polynomial of the window's bytes. */
 static uint64_t hash_window(const char *text) {
     uint64_t hash = 0;
     for (size_t i = 0; i < WINDOW; i++) {
@@ -64,7 +64,7 @@ static bool fill_table(struct table *table, const char *text, size_t len) {
     return table->at != NULL;
 }
 
-/* A place of a window; SIZE_MAX: none. */
+/* A position of the window in the earlier text; SIZE_MAX: none. */
 static size_t find(const struct table *table, uint64_t hash, const char *window, const char *text) {
     for (size_t probe = 0; probe < PROBES; probe++) {
         const uint32_t slot = table->at[slot_of(table, hash, probe)];
@@ -84,7 +84,7 @@ double hearth_shared_text_weighed(const char *then, size_t then_len, const char 
     struct table table;
     const uint64_t outgoing = outgoing_factor();
     double shared = 0;
-    size_t behind = 0; /* the last run */
+    size_t behind = 0; /* end of the last run */
     if (then_len < WINDOW || now_len < WINDOW || then_len / STRIDE >= UINT32_MAX ||
         !fill_table(&table, then, then_len)) {
         return 0;

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* What those bytes of `now` weigh that stand in `then`, too, in runs of 48 bytes or more, wherever; `weigh` gives what
- * `now` weighs in front of a byte. An estimate from below: in text that repeats itself some runs are not found. Time is
+/* The weight of the bytes of `now` that also stand in `then`, anywhere, in runs of 48 bytes or more; `weigh` gives the
+ * weight of `now` in front of a byte. A lower bound: in text that repeats itself some runs are not found. Time is
  * linear. Out of memory: 0. Threads: pure. */
 double hearth_shared_text_weighed(const char *then, size_t then_len, const char *now, size_t now_len,
                                   double (*weigh)(void *user, size_t offset), void *user);

@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { UNKNOWN, CUTS, DOES_NOT };
-enum { TEXT_MAX = 256 }; /* bytes of a control token; longer ones are none */
+enum { TEXT_MAX = 256 }; /* bytes of a control token; a longer one is not treated as one */
 
 struct trie_node {
     uint32_t child, sibling; /* 0: none */
@@ -35,12 +35,12 @@ struct trie {
 
 struct hearth_specials {
     struct hearth_engine *engine;
-    struct trie control, all; /* control tokens; these and markup */
-    struct trie tails;        /* of all: from the first letter or digit on, where there are brackets before that */
-    size_t longest;           /* bytes of all */
+    struct trie control, all; /* texts of control tokens; of these and of markup */
+    struct trie tails;        /* the same texts from their first letter or digit on, if brackets stand before that */
+    size_t longest;           /* bytes of the longest text */
     char *turn_end;
     size_t turn_end_len;
-    bool lines;                /* cut between lines, not at control tokens */
+    bool lines;                /* text is cut between lines, not at control tokens */
     _Atomic uint8_t *verdicts; /* by token */
 };
 
@@ -80,7 +80,8 @@ static bool add(struct trie *trie, hearth_token token, const char *text, size_t 
     return at != 0;
 }
 
-/* The length of the longest text at `at` that ends at or before `len`; 0: none. `*open`: one may go on behind that. */
+/* The length of the longest text at `at` that ends at or before `len`; 0: none. `*open`: a longer one may go on behind
+ * `len`. */
 static size_t match(const struct trie *trie, const char *text, size_t len, size_t at, hearth_token *token, bool *open) {
     size_t best = 0;
     uint32_t node = at < len ? trie->roots[(uint8_t)text[at]] : 0;
@@ -96,7 +97,8 @@ static size_t match(const struct trie *trie, const char *text, size_t len, size_
     return best;
 }
 
-/* A text of one letter has the same last token with and without special tokens around it. */
+/* Whether the tokenizer adds a token behind every text: a one-letter text has another last token with special tokens
+ * around it. */
 static bool adds_end(struct hearth_engine *engine) {
     struct hearth_tokens with = {0}, without = {0};
     bool adds = engine->ops->tokenize(engine, "a", 1, true, true, &with) < 0 ||
@@ -111,7 +113,7 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Where the first letter or digit stands. */
+/* The position of the first letter or digit. */
 static size_t first_word(const char *text, size_t len) {
     size_t at = 0;
     while (at < len && !is_letter(text[at]) && !(text[at] >= '0' && text[at] <= '9')) {
@@ -120,8 +122,8 @@ static size_t first_word(const char *text, size_t len) {
     return at;
 }
 
-/* A user-defined token of the template's that looks like it: vocabularies have blanks, and words, as such tokens, too,
- * and what is written every day must not be touched. */
+/* Whether a user-defined token is markup: it occurs in the template and looks like it. Vocabularies also have blanks
+ * and words as such tokens, which must not be touched. */
 static bool is_markup(struct hearth_engine *engine, hearth_token token, const char *template_text) {
     static const char brackets[] = "<>[]{}|";
     char text[64];
@@ -138,7 +140,7 @@ static bool is_markup(struct hearth_engine *engine, hearth_token token, const ch
            memmem(template_text, strlen(template_text), text, len) != NULL;
 }
 
-/* Control tokens have a text, but none when special tokens are not printed. */
+/* Adds all control tokens (they have a text, but none when special tokens are not printed) and all markup. */
 static bool add_all(struct hearth_specials *specials, const char *template_text) {
     struct hearth_engine *engine = specials->engine;
     char text[TEXT_MAX], plain[4];
@@ -173,7 +175,7 @@ void hearth_specials_destroy(struct hearth_specials *specials) {
     }
 }
 
-/* Tokenises a text in one go and in two pieces: equal? */
+/* Whether a text has the same tokens in one piece and in two. */
 static bool same_in_two(struct hearth_engine *engine, const char *text, size_t len, size_t at) {
     struct hearth_tokens whole = {0}, pieces = {0};
     bool same = engine->ops->tokenize(engine, text, len, false, true, &whole) == HEARTH_OK &&
@@ -205,7 +207,7 @@ static bool may_cut(struct hearth_specials *specials, hearth_token token, const 
     return verdict == CUTS;
 }
 
-/* A control token begins at `at` that the text may be cut at. */
+/* Whether the text may be cut at `at` because a control token begins there. */
 static bool control_at(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
     hearth_token token = -1;
     bool open;
@@ -219,7 +221,7 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\f' || c == '\v';
 }
 
-/* A line has ended before `at`, and what follows is no white space. */
+/* Whether a line ends before `at` and something other than white space follows. */
 static bool line_at(const char *text, size_t len, size_t at) {
     return at > 0 && at < len && text[at - 1] == '\n' && !is_space(text[at]);
 }
@@ -261,8 +263,8 @@ static bool lines_can_be_cut(struct hearth_engine *engine) {
 
 /* ---- creation ---- */
 
-/* A text that has a user-defined token's in it can be tokenised in two pieces, and has the same text then: a space that
- * the tokenizer puts in front of a piece would be another text. */
+/* Whether a text that contains a user-defined token can be tokenised in two pieces without changing: a space that the
+ * tokenizer puts in front of a piece would change it. */
 static bool can_be_severed(struct hearth_engine *engine) {
     struct hearth_tokens tokens = {0};
     struct hearth_buf text = {0};
@@ -377,8 +379,8 @@ static uint8_t other_case(uint8_t byte) {
     return is_letter((char)byte) ? byte ^ 0x20 : byte;
 }
 
-/* As match(), in whatever letters, from a node that the text has led to before `end`: where the longest text ends, or
- * 0. What templates make capitals of may become a token. */
+/* Like match(), but ignoring case, from a node to which the text before `end` has led: where the longest text ends, or
+ * 0. A template may print a client's text in capitals, and so make a token of it. */
 static size_t match_letters(const struct trie *trie, uint32_t node, const char *text, size_t len, size_t end,
                             bool *open) {
     size_t best = trie->nodes[node].token >= 0 ? end : 0;
@@ -393,7 +395,7 @@ static size_t match_letters(const struct trie *trie, uint32_t node, const char *
     return best;
 }
 
-/* The length of what matches at `at`. */
+/* The length of what matches at `at`, ignoring case. */
 static size_t match_any_case(const struct trie *trie, const char *text, size_t len, size_t at, bool *open) {
     const uint8_t first = (uint8_t)text[at];
     const uint32_t roots[] = {trie->roots[first], trie->roots[other_case(first)]};
@@ -429,7 +431,7 @@ bool hearth_specials_continues(const struct hearth_specials *specials, bool name
     return matched > 0 || (open && (name || first > 0));
 }
 
-/* A text of the trie that stands on both sides of `at`, of a user-defined token if so wanted. */
+/* Whether a text of the trie lies across `at`; `user`: only those of user-defined tokens. */
 static bool spans(const struct hearth_specials *specials, const char *text, size_t len, size_t at, bool user_defined) {
     struct hearth_engine *engine = specials->engine;
     for (size_t from = at > specials->longest ? at - specials->longest : 0; from < at; from++) {
@@ -447,12 +449,12 @@ bool hearth_specials_spans(const struct hearth_specials *specials, const char *t
     return spans(specials, text, len, at, false);
 }
 
-/* A text without its guards, and where they were: ascending, and behind the last one the text's end. */
+/* A text without its guards, and their positions: ascending, with the text's end behind the last one. */
 struct plain {
     char *text;
     size_t len;
     size_t *guards;
-    bool add_special; /* nothing has been tokenised yet, and what comes first has special tokens in front */
+    bool add_special; /* nothing was tokenised yet, so special tokens belong in front */
 };
 
 static bool plain_init(struct plain *plain, const char *text, size_t len) {
@@ -484,8 +486,8 @@ static int tokenize_part(const struct hearth_specials *specials, struct plain *p
     return specials->engine->ops->tokenize(specials->engine, plain->text + from, to - from, add_special, parse, out);
 }
 
-/* What stands between two special tokens and has guards, as nothing but text. User-defined tokens are found in text,
- * too, and only a piece that ends within one has none. */
+/* Tokenises, as plain text, what stands between two special tokens and has guards. The tokenizer finds user-defined
+ * tokens in plain text, too, unless a piece ends inside their text. */
 static int tokenize_guarded(const struct hearth_specials *specials, struct plain *plain, size_t from, size_t to,
                             const size_t *guard, struct hearth_tokens *out) {
     int err = HEARTH_OK;
@@ -499,8 +501,8 @@ static int tokenize_guarded(const struct hearth_specials *specials, struct plain
 }
 
 static int tokenize_plain(const struct hearth_specials *specials, struct plain *plain, struct hearth_tokens *out) {
-    const size_t *guard = plain->guards, *first = guard; /* the next one; the first one behind `text` */
-    size_t run = 0, text = 0, at = 0; /* what is not tokenised yet; what is behind the last special token */
+    const size_t *guard = plain->guards, *first = guard; /* the next guard; the first one behind `text` */
+    size_t run = 0, text = 0, at = 0; /* begin of what is not tokenised yet; of what follows the last special token */
     int err = HEARTH_OK;
     while (err == HEARTH_OK) {
         hearth_token token;

@@ -38,12 +38,12 @@
 #define BUSY_MS 10000
 #define TRUNCATE_BUSY_MS 200
 #define TOUCH_US ((int64_t)3600 * 1000000)
-#define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on are not of servers */
+#define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on belong to tools, not servers */
 #define LOCK_TEXT "h"
 #define SECRET_BYTES sizeof((struct hearth_session_store *)NULL)->secret
 #define END_AGE_US ((int64_t)60 * 1000000)
 #define SILENT_US 2000000
-#define SILENT_WRITER_US 5000000 /* it may wait for another box's transaction */
+#define SILENT_WRITER_US 5000000 /* a writer may wait for another box's transaction */
 #define REST_US 5000000
 #define SLICE_NS 100000000
 
@@ -70,7 +70,7 @@ static const char *path_of(const struct hearth_session_store *store) {
     return store->name != NULL ? store->name : ":memory:";
 }
 
-/* Compares the key that the database was begun with; a new database is marked with this one. */
+/* Checks that the database was created with this key; a new database is marked with it. */
 static int check_key(struct hearth_db *db, struct hearth_errmsg *reason) {
     const struct hearth_digest none = {0, 0}, ours = db->seal != NULL ? hearth_seal_mark(db->seal) : none;
     struct hearth_digest theirs = none;
@@ -152,7 +152,7 @@ static int open_once(struct hearth_session_store *store, struct hearth_db *db, s
     return err;
 }
 
-/* Opens what is not open, or not any more what the path names. With its mutex. */
+/* Opens the connection if it is not open, or if the path now names another file. With its mutex. */
 static int open_conn(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *msg) {
     struct hearth_errmsg reason = {.text = ""};
     db->code = HEARTH_DB_OK;
@@ -226,7 +226,7 @@ static int wait_for_conn(struct hearth_session_store *store, struct hearth_db *d
     }
 }
 
-/* Locks a connection. STORE: it is not worth waiting for. */
+/* Locks a connection. STORE: its server is silent, and waiting is not worth it. */
 static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, int64_t most_us) {
     const int64_t since_us = hearth_clock_us();
     const int err = wait_for_conn(store, db, most_us);
@@ -236,7 +236,7 @@ static int lock_conn(struct hearth_session_store *store, struct hearth_db *db, i
 
 /* ---- transactions ---- */
 
-/* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
+/* Reports an operation's failure, with its code, if it concerns more than this operation. */
 static int report_failure(struct hearth_session_store *store, const struct hearth_db *db, int err, int code) {
     if (store->path == NULL || err == HEARTH_OK) {
         return err;
@@ -262,7 +262,7 @@ static int report_failure(struct hearth_session_store *store, const struct heart
     return err;
 }
 
-/* What has become of a transaction that changed something, for /health. */
+/* Reports to /health whether writing works, after a transaction that changed something. */
 static void report_write(struct hearth_session_store *store, int err, int code) {
     if (store->path == NULL || store->is_tool) {
         return;
@@ -276,8 +276,8 @@ static void report_write(struct hearth_session_store *store, int err, int code) 
     }
 }
 
-/* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
- * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
+/* Rolls back a transaction that an operation left open because its ROLLBACK was refused memory. If that fails again, a
+ * file's connection is closed; in memory the rows would be lost with it, and false is returned. */
 static bool end_left_open(struct hearth_session_store *store, struct hearth_db *db) {
     if (hearth_db_is_in_transaction(db)) {
         (void)hearth_db_end(db, HEARTH_ERR_CANCELLED);
@@ -291,7 +291,7 @@ static bool end_left_open(struct hearth_session_store *store, struct hearth_db *
     return store->path != NULL;
 }
 
-/* What a client may be told: of a server only that it cannot be used, not where it is. */
+/* Fails with a message that a client may see: of a server only that it cannot be used, not where it is. */
 static int fail(const struct hearth_session_store *store, const struct hearth_db *db, int err,
                 struct hearth_errmsg *msg) {
     return store->on_server && err == HEARTH_ERR_STORE
@@ -300,7 +300,7 @@ static int fail(const struct hearth_session_store *store, const struct hearth_db
                              db->code != HEARTH_DB_OK ? hearth_db_text(db->code) : hearth_err_text(err));
 }
 
-/* Nothing was done in it: once more, where the connection was lost before it was noticed. */
+/* Begins a transaction; once more if the connection was lost before that was noticed, since nothing was done in it. */
 static int begin_on(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
     int err = hearth_db_begin(db, write);
     if (err == HEARTH_ERR_STORE && db->code == HEARTH_DB_LOST) {
@@ -313,8 +313,8 @@ static int begin_on(struct hearth_session_store *store, struct hearth_db *db, bo
     return err == HEARTH_OK ? err : fail(store, db, err, msg);
 }
 
-/* Opens a connection of a server that serves. What is wrong with a database since the start is an outage of it: it was
- * made by a newer hearth meanwhile, say. */
+/* Opens a connection while the server is running. A database that has become unusable since the start counts as an
+ * outage: for example, a newer hearth has changed it. */
 static int open_while_serving(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *msg) {
     struct hearth_errmsg cause = {.text = ""};
     const int err = open_conn(store, db, &cause);
@@ -327,7 +327,7 @@ static int open_while_serving(struct hearth_session_store *store, struct hearth_
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", cause.text);
 }
 
-/* With the connection's mutex, which is let go of when it fails. */
+/* Begins a transaction. With the connection's mutex, which is released on failure. */
 static int begin(struct hearth_session_store *store, struct hearth_db *db, bool write, struct hearth_errmsg *msg) {
     const bool ended = end_left_open(store, db);
     int err = open_while_serving(store, db, msg);
@@ -360,16 +360,16 @@ int hearth_session_open_writer(struct hearth_session_store *store) {
     return err == HEARTH_OK ? err : report_failure(store, &store->writer, err, store->writer.code);
 }
 
-/* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
+/* Gives pages back and empties the log. With the writer's mutex; a failure is made up for later. */
 static void give_back(struct hearth_session_store *store) {
     if (store->on_server) {
-        return; /* which does that by itself */
+        return; /* a server does that by itself */
     }
     hearth_db_give_back(&store->writer);
     if (store->path == NULL) {
         return;
     }
-    pthread_mutex_lock(&store->readers[0].mutex); /* it would be waited for */
+    pthread_mutex_lock(&store->readers[0].mutex); /* emptying the log would wait for it */
     store->truncate_due = !hearth_db_empty_log(&store->writer, TRUNCATE_BUSY_MS);
     pthread_mutex_unlock(&store->readers[0].mutex);
 }
@@ -408,7 +408,7 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
     return told;
 }
 
-/* One that is free, else the next one in turn. With its mutex. */
+/* Takes a free reader, else the next in turn. With its mutex. */
 static int take_reader(struct hearth_session_store *store, struct hearth_db **out) {
     const size_t count = store->reader_count, first = count > 0 ? atomic_fetch_add(&store->next_reader, 1) % count : 0;
     for (size_t i = 0; i < count; i++) {
@@ -490,7 +490,7 @@ static int make_directory(const char *path) {
     return err;
 }
 
-/* The lock file holds nothing, or the one byte that open_store() writes. */
+/* Whether a file is a lock file: it is empty or holds the one byte that open_store() writes. */
 static bool is_lock_file(int fd) {
     struct stat st;
     char byte;
@@ -498,8 +498,8 @@ static bool is_lock_file(int fd) {
            (st.st_size == 0 || (st.st_size == 1 && pread(fd, &byte, 1, 0) == 1 && byte == LOCK_TEXT[0]));
 }
 
-/* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it.
- * Errors: INVALID (the file is another program's), NOMEM, IO with errno. */
+/* Locks a byte of the lock file as a sign of life, which ends with the process however it ends. Errors: INVALID (the
+ * file is another program's), NOMEM, IO with errno. */
 static int hold_lock_byte(struct hearth_session_store *store) {
     struct hearth_buf name = {0};
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
@@ -529,14 +529,14 @@ bool hearth_session_is_shared(const struct hearth_session_store *store) {
     return store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-/* A file without a byte may be what a first start has left, but not when there was a database before: the lock file has
- * a byte then. */
+/* Whether an empty file was a database before: the lock file has a byte then. Otherwise a first start may have left it.
+ */
 static bool was_emptied(const struct hearth_session_store *store) {
     struct stat file, lock;
     return stat(store->path, &file) == 0 && file.st_size == 0 && fstat(store->lock_fd, &lock) == 0 && lock.st_size > 0;
 }
 
-/* Checks whether the file may be used, and takes the lock by which other servers see that it is. */
+/* Checks whether the file may be used, and takes the lock that tells other servers of this one. */
 static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     struct hearth_errmsg reason = {.text = ""};
     if (make_directory(store->path) != HEARTH_OK) {
@@ -580,11 +580,11 @@ static int open_store(struct hearth_session_store *store, struct hearth_errmsg *
         (void)report_failure(store, &store->writer, err, store->writer.code);
         err = HEARTH_OK;
     }
-    if (err == HEARTH_OK && in_file) { /* a server's are opened when they are needed */
+    if (err == HEARTH_OK && in_file) { /* connections to a server are opened when they are needed */
         err = open_conn(store, &store->readers[0], msg);
     }
     if (err == HEARTH_OK && store->lock_fd >= 0) {
-        (void)pwrite(store->lock_fd, LOCK_TEXT, 1, 0); /* the database was begun */
+        (void)pwrite(store->lock_fd, LOCK_TEXT, 1, 0); /* says that the database was created */
     }
     return err;
 }
@@ -622,7 +622,7 @@ static int take_params(struct hearth_session_store *store, const struct hearth_s
                            "this is no URL of PostgreSQL: postgresql://USER@HOST:PORT/DATABASE");
     }
     return params->path == NULL || (store->path != NULL && store->name != NULL)
-               ? random_bytes(store->secret, sizeof store->secret) /* until there is the database's */
+               ? random_bytes(store->secret, sizeof store->secret) /* until the database's own is known */
                : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
 }
 
@@ -658,7 +658,7 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
     for (size_t i = 0; i < store->reader_count; i++) {
         hearth_db_finish(&store->readers[i]);
     }
-    hearth_db_finish(&store->writer); /* the last one empties a file's log */
+    hearth_db_finish(&store->writer); /* the last connection empties a file's log */
     if (store->lock_fd >= 0) {
         close(store->lock_fd);
     }

@@ -23,7 +23,7 @@
 #define SECOND_US ((int64_t)1000000)
 #define HOUR_US (3600 * SECOND_US)
 #define GAP_US (24 * HOUR_US)
-#define JUMP_US (300 * SECOND_US) /* less is a clock that is set right */
+#define JUMP_US (300 * SECOND_US) /* a smaller jump is a clock that is being corrected */
 #define STEADY_US HOUR_US
 #define WRITE_US (600 * SECOND_US)
 
@@ -41,10 +41,10 @@ static const struct hearth_session_clock *clock_of(const struct hearth_session_s
 /* ---- the store's own time ---- */
 
 struct written {
-    int64_t age_us, wall_us, ttl_us; /* the last: the server's, for tools that list what has outlived it */
+    int64_t age_us, wall_us, ttl_us; /* the last one is the server's ttl, for tools that list expired sessions */
 };
 
-/* 1, 0 (nothing was written) or an error. */
+/* Reads the written time. 1, 0 (none was written) or an error. */
 static int read_written(struct hearth_db *db, struct written *out) {
     struct written value;
     const int len = hearth_session_get_meta(db, "age", &value, sizeof value);

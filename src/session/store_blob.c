@@ -18,7 +18,7 @@
 
 enum format { PLAIN = 0, DICT1 = 1, FRAME = 255 };
 
-/* What bodies are made of, the most usual last: zstd writes small distances shorter. */
+/* The texts that bodies are made of, the most frequent last, because zstd writes small distances shorter. */
 static const char dictionary_1[] =
     "the quick summary of this project is that there are several files which should be changed before the tests pass. "
     "I'll start by looking at the code to understand how it works. Let me check the current state of the repository "
@@ -88,7 +88,7 @@ static bool get_number(const uint8_t **at, const uint8_t *end, uint64_t *number)
 
 /* ---- parts ---- */
 
-/* Appends bytes as small as they get; *format says how. */
+/* Appends bytes in their smallest form; *format says which. */
 static bool put_part(struct hearth_db *db, const void *bytes, size_t len, bool text, uint8_t *format,
                      struct hearth_buf *out) {
     enum { SMALL = 16 * 1024, LEVEL_SMALL = 15, LEVEL = 4 };
@@ -114,7 +114,7 @@ static bool put_part(struct hearth_db *db, const void *bytes, size_t len, bool t
     return true;
 }
 
-/* The plain bytes of a part, `plain` of them or, for tokens, at most so many. */
+/* The plain bytes of a part: `plain` of them, or for tokens at most so many. */
 static int get_part(struct hearth_db *db, uint8_t format, const uint8_t *bytes, size_t len, size_t plain,
                     struct hearth_buf *out) {
     static const uint8_t magic[MAGIC_BYTES] = {0x28, 0xB5, 0x2F, 0xFD};

@@ -18,7 +18,8 @@
 
 enum { PROCESS, PLACE }; /* in `boxes` and `box_rows` */
 
-/* The server may not have seen yet that this box's last connection ended: it is tried again with the next sweep. */
+/* Shows that this process lives. The server may not have noticed yet that the box's last connection has ended: the next
+ * sweep tries again. */
 static int show_life(struct hearth_session_store *store) {
     struct hearth_db *db = &store->writer;
     int64_t taken;
@@ -30,7 +31,7 @@ static int show_life(struct hearth_session_store *store) {
     return found < 0 ? found : HEARTH_OK;
 }
 
-/* In a transaction. */
+/* Writes the rows of this box. In a transaction. */
 static int put_boxes(struct hearth_session_store *store) {
     int found = 0;
     for (int i = 0; i < HEARTH_SESSION_BOXES && found >= 0; i++) {
@@ -50,7 +51,7 @@ static int put_boxes(struct hearth_session_store *store) {
     return found < 0 ? found : HEARTH_OK;
 }
 
-/* Whether all of it is known, so that nothing needs to be written. 1, 0 or an error. */
+/* Whether the box's rows are there, so that nothing has to be written. 1, 0 or an error. */
 static int is_known(struct hearth_session_store *store) {
     int found = 1;
     for (int i = 0; i < HEARTH_SESSION_BOXES && found > 0; i++) {

@@ -30,7 +30,7 @@
     "CREATE TRIGGER " table "_set AFTER UPDATE OF body ON " table " BEGIN"           \
     " UPDATE owners SET bytes = bytes + length(NEW.body) - length(OLD.body) WHERE id = NEW.owner; END;"
 
-/* A turn's own tokens; of one that no model has seen, about as many as its blob's size says. */
+/* A turn's own tokens; for a turn that no model has seen, an estimate from the size of its blob. */
 #define TOKENS(row) \
     "(CASE WHEN " row ".total > " row ".base THEN " row ".total - " row ".base ELSE length(" row ".body) / 2 END)"
 
@@ -100,7 +100,7 @@ static const char *const steps[] = {
 
 /* ---- on a server ---- */
 
-/* A trigger with what it does for the row of an owner. */
+/* A trigger that changes the row of an owner. */
 #define SERVER_TRIGGER(name, event, change)                                                                        \
     "CREATE FUNCTION " name "() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN " change \
     "; RETURN NULL; END $$;"                                                                                       \
@@ -169,7 +169,7 @@ static const char *const server_steps[] = {
                                 SERVER_TRIGGER(
                                     "requests_of_hidden", "UPDATE OF hidden ON turns",
                                     "IF NEW.hidden = 1 THEN DELETE FROM requests WHERE turn = OLD.key; END IF"),
-    /* a forget is work of every box of its model, and goes with the last of that (store_boxes.c) */
+    /* A forget is work for every box of its model, and goes when the last one has done it (store_boxes.c). */
     "DROP TABLE boxes;"
     "CREATE TABLE boxes (" SERVER_ID ", box BYTEA NOT NULL, model BYTEA NOT NULL, stays BIGINT NOT NULL,"
     " seen BIGINT NOT NULL, UNIQUE (box, model));"

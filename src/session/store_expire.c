@@ -1,9 +1,9 @@
-/* What has outlived its time, and what is told about the file and its disk.
+/* Deletes sessions that have expired, and reports on the file and its disk.
  *
- * What was not used for the time to live is out of lists; it can be used and restored until the grace is over, too, and
- * goes then, by what was not used for longest. A turn that others go on from has no say: when its time is over it only
- * loses its row in `uses`, so each such row is read once. A day takes at most a tenth of what is there, or 100
- * conversations, so that an operator who reads the log once a day can stop it. */
+ * A session that was not used for its time to live is no longer listed; until the grace is over it can still be used
+ * and restored; then it is deleted, the longest unused first. A turn that other turns continue has no time of its own:
+ * when its time is over it only loses its row in `uses`, so that each such row is read once. A day deletes at most a
+ * tenth of what is there, or 100 conversations, so that an operator who reads the log once a day can stop it. */
 #include "session/db_sums.h"
 #include "session/store_internal.h"
 
@@ -45,7 +45,7 @@ static int sweep_sessions(struct hearth_db *db, int64_t before_us, size_t limit,
 }
 
 static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
-    enum { ROWS_PER_TURN = 16 }; /* rows that only go from `uses` */
+    enum { ROWS_PER_TURN = 16 }; /* rows of `uses` that are only dropped */
     size_t gone = 0;
     int err = HEARTH_OK;
     for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
@@ -61,14 +61,14 @@ static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, si
             continue;
         }
         found = hearth_db_query_number(db, HEAD_HELD, &used, "i", id);
-        if (found != 0) { /* it lives as long as the session */
+        if (found != 0) { /* a turn with a session lives as long as that */
             err = found < 0 ? found : hearth_db_run(db, USE_PUT, "ii", id, used);
             continue;
         }
         const size_t had = gone;
         err = hearth_turn_purge(db, id, before_us, limit - gone, &gone);
         if (err == HEARTH_OK && gone == had) {
-            err = hearth_db_run(db, USE_DROP, "i", id); /* of no turn */
+            err = hearth_db_run(db, USE_DROP, "i", id); /* the row has no turn */
         }
     }
     *count += gone;
@@ -78,11 +78,11 @@ static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, si
 /* ---- a day's share ---- */
 
 struct share {
-    int64_t day_us; /* when the day began */
+    int64_t day_us; /* when the present day began */
     int64_t left;
 };
 
-/* What may still go today. */
+/* What may still be deleted today. */
 static int read_share(struct hearth_db *db, struct share *share) {
     struct share today;
     int64_t sessions, ends;
@@ -143,7 +143,7 @@ static void tell_expired(struct hearth_session_store *store) {
 static void check_disk(struct hearth_session_store *store) {
     struct statvfs fs;
     if (atomic_load(&store->unwritable) || statvfs(store->path, &fs) != 0) {
-        return; /* a failed write has said more than this would */
+        return; /* a failed write has already said more */
     }
     const uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (room < FREE_BYTES) {
@@ -154,7 +154,7 @@ static void check_disk(struct hearth_session_store *store) {
     }
 }
 
-/* The next pages, so that damage is told before a request reads what is on them. */
+/* Checks the next pages, so that damage is reported before a request needs them. */
 static void check_pages(struct hearth_session_store *store) {
     const int64_t bad = hearth_db_find_bad_page(store->path, &store->scrub_page, SCRUB_PAGES);
     if (bad > 0) {
@@ -199,7 +199,7 @@ int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit)
     }
     const bool trusted = hearth_session_clock_is_steady(store);
     err = hearth_session_flush_touches(store);
-    /* Whether it can be written again is found out by writing. */
+    /* Only a write shows whether the database can be written again. */
     err = err == HEARTH_OK ? hearth_session_write_age(store, atomic_load(&store->unwritable)) : err;
     err = err == HEARTH_OK ? hearth_session_beat(store) : err;
     if (err == HEARTH_OK && store->ttl_us > 0 && trusted) {

@@ -33,7 +33,7 @@ static bool same_state(const struct hearth_turn *a, const struct hearth_turn *b)
     return hearth_digest_equal(a->model, b->model) && hearth_digest_equal(a->salt, b->salt);
 }
 
-/* Finds out which turns of a line are still there, or equals of them, when those from `first` on have gone. */
+/* Finds which turns of a line are still there, or have equals, after those from `first` on have gone. */
 static int find_what_stays(struct hearth_db *db, const struct store_walk *walk, size_t first) {
     int found = 0;
     for (size_t i = 0; i < walk->count && found >= 0; i++) {
@@ -46,7 +46,7 @@ static int find_what_stays(struct hearth_db *db, const struct store_walk *walk, 
     return found < 0 ? found : HEARTH_OK;
 }
 
-/* How many tokens of `path` those turns of the line that stay have in common with it. */
+/* How many tokens of `path` it has in common with the turns of the line that stay. */
 static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_turn *about,
                              const struct hearth_tokens *path) {
     size_t covered = 0, n = 0, common = 0, most = 0;
@@ -66,7 +66,7 @@ static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_
     return most;
 }
 
-/* How many tokens of `path` what stays has in common with it: turns of the line, and what else hangs on the last one
+/* How many tokens of `path` it has in common with what stays: turns of the line, and what else hangs on the last turn
  * before `first`. */
 static int count_shared(struct hearth_db *db, const struct store_walk *walk, size_t first,
                         const struct hearth_turn *about, const struct hearth_tokens *path, size_t *shared) {
@@ -102,7 +102,7 @@ static int count_shared(struct hearth_db *db, const struct store_walk *walk, siz
     return found < 0 ? found : err;
 }
 
-/* Writes the forget of the turn at `at`; those from `first` on are gone. Nothing where its tokens are not known. */
+/* Writes the forget of the turn at `at`; turns from `first` on are gone. Writes none if its tokens are unknown. */
 static int add_forget(struct hearth_db *db, const struct store_walk *walk, size_t first, size_t at) {
     const struct hearth_turn *turn = &walk->turns[at];
     struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
@@ -131,14 +131,14 @@ static int add_forgets(struct hearth_db *db, const struct store_walk *walk, size
         bool last = at + 1 == walk->count;
         if (!last && !hearth_digest_is_zero(next->model) && same_state(turn, next) && walk->rows[at].total > 0 &&
             (int64_t)next->base_tokens == walk->rows[at].total) {
-            continue; /* it is the beginning of what comes after it */
+            continue; /* it is the beginning of the turn after it */
         }
         err = add_forget(db, walk, first, at);
     }
     return err;
 }
 
-/* The next one behind `after_id`; on a server those of this box, which are of its model. As hearth_db_query(). */
+/* The next forget behind `after_id`; on a server, of this box, and so of its model. Returns as hearth_db_query(). */
 static int find_forget(const struct hearth_session_store *store, struct hearth_db *db, struct hearth_digest of,
                        int64_t after_id) {
     if (!store->on_server) {
@@ -173,8 +173,8 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
         const void *blob = hearth_db_column_bytes(db, FORGET_NEXT, 4, &len);
         err = hearth_session_unpack(db, &about, blob, len, NULL, &out->tokens);
         hearth_db_reset(db, FORGET_NEXT);
-        const bool forward = out->id > after_id; /* else the index is damaged, and this would not end */
-        damaged = err == HEARTH_ERR_STATE;       /* left out: it names nothing any more */
+        const bool forward = out->id > after_id; /* otherwise the index is damaged, and this would not end */
+        damaged = err == HEARTH_ERR_STATE;       /* a damaged forget names nothing, and is left out */
         err = !forward ? HEARTH_ERR_STATE : damaged ? HEARTH_OK : err;
         after_id = out->id;
     }
@@ -245,7 +245,7 @@ int hearth_turn_purge(struct hearth_db *db, int64_t id, int64_t before_us, size_
     }
     err = err == HEARTH_OK ? delete_chain(db, &walk, first) : err;
     err = err == HEARTH_OK ? add_forgets(db, &walk, first) : err;
-    if (err == HEARTH_OK && first > 0) { /* a turn without children has its own time */
+    if (err == HEARTH_OK && first > 0) { /* a turn without children has a time of its own again */
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;
         found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", stays, (int64_t)0);
@@ -271,7 +271,7 @@ int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id) {
 
 /* ---- deleting one ---- */
 
-/* The session that a turn was put with does not stand at what is deleted: it goes back to what can be found. */
+/* Moves the session with which a turn was put, if it stands at a deleted turn, back to one that can be found. */
 static int move_own_head(struct hearth_db *db, const struct store_row *row) {
     int found = row->session != 0 ? hearth_db_query(db, SESSION_BY_ID, "i", row->session) : 0;
     if (found <= 0) {
@@ -285,7 +285,7 @@ static int move_own_head(struct hearth_db *db, const struct store_row *row) {
     int64_t to = row->parent;
     for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
         found = hearth_turn_load(db, NULL, to, STORE_COLUMNS, &above, NULL);
-        if (found <= 0 || above.parent >= to) { /* a turn is younger than what it goes on from */
+        if (found <= 0 || above.parent >= to) { /* a parent must be older */
             return found < 0 ? found : HEARTH_ERR_STATE;
         }
         to = above.hidden ? above.parent : to;

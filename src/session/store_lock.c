@@ -19,7 +19,7 @@ static int64_t key_of(const struct hearth_db *db, struct hearth_digest owner, co
     return (int64_t)(hearth_session_key(db, owner, name).lo | (uint64_t)1 << 63);
 }
 
-/* 1, 0 (another session has it) or an error. */
+/* Takes a lock. 1, 0 (another session has it) or an error. */
 static int take(struct hearth_db *db, int64_t key) {
     int64_t taken;
     const int found = hearth_db_query_number(db, LOCK_TAKE, &taken, "i", key);
@@ -32,7 +32,7 @@ int hearth_session_is_locked(struct hearth_db *db, int64_t process) {
     return found < 0 ? found : free == 0;
 }
 
-/* With the store's mutex: by its token, or with 0 the one of a key. */
+/* The lock with a token, or with token 0 the lock of a key. With the store's mutex. */
 static struct store_lock *find(struct hearth_session_store *store, uint64_t token, int64_t key) {
     struct store_lock *at = store->locks;
     while (at != NULL && (token != 0 ? at->lock.token != token : at->lock.key != key)) {
@@ -41,7 +41,7 @@ static struct store_lock *find(struct hearth_session_store *store, uint64_t toke
     return at;
 }
 
-/* One that was given back and is still held is taken over; `made` is a new one otherwise. */
+/* Takes over a lock that was released and is still held; otherwise adds `made`. */
 static int take_or_add(struct hearth_session_store *store, int64_t key, struct store_lock *made) {
     struct hearth_db *db = &store->writer;
     pthread_mutex_lock(&store->mutex);
@@ -66,7 +66,7 @@ static int take_or_add(struct hearth_session_store *store, int64_t key, struct s
             *added = *made;
             added->next = store->locks;
             store->locks = added;
-        } /* else it is held until the connection ends */
+        } /* otherwise it is held until the connection ends */
     }
     pthread_mutex_unlock(&store->mutex);
     return taken;
@@ -105,7 +105,7 @@ void hearth_session_unlock(struct hearth_session_store *store, const struct hear
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* Takes one out that was given back, or that has the token. NULL: there is none. */
+/* Takes a lock that was released, or the one with the token, out of the list. NULL: there is none. */
 static struct store_lock *take_out(struct hearth_session_store *store, uint64_t token) {
     pthread_mutex_lock(&store->mutex);
     struct store_lock **at = &store->locks;
@@ -120,11 +120,11 @@ static struct store_lock *take_out(struct hearth_session_store *store, uint64_t 
     return found;
 }
 
-/* With the writer's mutex. */
+/* Releases a lock at the server. With the writer's mutex. */
 static void drop(struct hearth_session_store *store, struct store_lock *lock) {
     struct hearth_db *db = &store->writer;
     int64_t ignored;
-    if (lock->lock.generation == db->generation && hearth_db_is_open(db)) { /* else it is gone already */
+    if (lock->lock.generation == db->generation && hearth_db_is_open(db)) { /* otherwise it ended with its connection */
         (void)hearth_db_query_number(db, LOCK_DROP, &ignored, "i", lock->lock.key);
     }
     free(lock);

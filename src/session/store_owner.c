@@ -17,7 +17,7 @@ static void name_key(char out[KEY_BYTES], const char *kind, struct hearth_digest
     (void)snprintf(out, KEY_BYTES, "%s %s", kind, hex);
 }
 
-/* 1 and the digest, 0 or an error. */
+/* Reads an entry: 1 and the digest, 0 or an error. */
 static int get(struct hearth_db *db, const char *kind, struct hearth_digest of, struct hearth_digest *out) {
     char key[KEY_BYTES];
     struct hearth_digest value;
@@ -47,14 +47,14 @@ static int get_claim(struct hearth_db *db, struct hearth_digest identity, struct
     return found;
 }
 
-/* 1 when no identity but `identity` has it, 0 or an error. */
+/* 1 if no other identity has the digest, 0 or an error. */
 static int is_free(struct hearth_db *db, struct hearth_digest digest, struct hearth_digest identity) {
     struct hearth_digest by;
     const int found = get(db, "owned", digest, &by);
     return found < 0 ? found : found == 0 || hearth_digest_equal(by, identity);
 }
 
-/* 1 and what may be written down for `identity`, 0 when it is its own digest, or an error. */
+/* 1 and what may be written down for `identity`, 0 if that is its own digest, or an error. */
 static int find_claim(struct hearth_db *db, struct hearth_digest identity, struct hearth_digest key, bool alone,
                       struct hearth_digest *out) {
     int64_t row;
@@ -96,7 +96,7 @@ int hearth_session_owner(struct hearth_session_store *store, struct hearth_diges
     const int found = written == 0 ? find_claim(db, identity, key, alone, out) : written;
     err = hearth_session_end_read(store, db, found < 0 ? found : HEARTH_OK);
     const bool itself =
-        hearth_digest_equal(identity, key) && hearth_digest_equal(*out, key); /* nothing to be written */
+        hearth_digest_equal(identity, key) && hearth_digest_equal(*out, key); /* nothing has to be written */
     if (err != HEARTH_OK || written > 0 || itself) {
         return err;
     }

@@ -26,7 +26,7 @@ enum { KEY = sizeof(struct hearth_digest) };
 static const char models[] = "INSERT OR IGNORE INTO models (id, model, salt) VALUES (?1, ?2, ?3)";
 static const struct row_kind {
     const char *cells, *sql;
-    bool first; /* in the first pass */
+    bool first; /* true in the first pass */
 } kinds[] = {
     {"knnn", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
     {"knn", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
@@ -92,13 +92,13 @@ static int put_row(sqlite3 *handle, const char *sql, const struct hearth_db_row 
     return rc == SQLITE_DONE || (rc & 0xFF) == SQLITE_CONSTRAINT ? SQLITE_OK : rc;
 }
 
-/* The secret stays: what was signed with it stays good. */
+/* Whether a row is the secret, which is kept so that signatures stay valid. */
 static bool is_secret(const struct hearth_db_row *row) {
     return row->id == 0 && row->count == 2 && row->cells[0].type == HEARTH_DB_BYTES && row->cells[0].len == 6 &&
            memcmp(row->cells[0].bytes, "secret", 6) == 0 && row->cells[1].type == HEARTH_DB_BYTES;
 }
 
-/* An entry of the models' index has all that a model's row has. */
+/* Whether a row is an entry of the models' index, which has everything that a model's row has. */
 static bool is_model_entry(const struct hearth_db_row *row) {
     return row->id == 0 && row->count == 3 && row->cells[0].len == KEY && row->cells[1].len == KEY &&
            row->cells[2].type == HEARTH_DB_NUMBER && row->cells[2].number > 0;
@@ -141,7 +141,7 @@ static int drop(struct hearth_db *db, const char *table, int64_t id) {
     return hearth_db_exec(db, sql);
 }
 
-/* One after the other, the oldest first: what a turn goes on from is older. */
+/* Calls a function for each row, the oldest first: a parent is older than its children. */
 static int each(struct hearth_db *db, const char *table,
                 int (*check)(struct hearth_db *db, int64_t id, struct hearth_recovery *out),
                 struct hearth_recovery *out) {
@@ -212,7 +212,7 @@ static int finish(struct hearth_db *db, struct hearth_recovery *out) {
         "SELECT count(*) FROM (SELECT parent FROM turns WHERE parent IS NOT NULL UNION"
         " SELECT head FROM sessions WHERE head IS NOT NULL) WHERE parent NOT IN (SELECT id FROM turns)";
     char sql[400];
-    /* Where there are no keys the only owner is zero. A turn of another one does not verify. */
+    /* Without keys the only owner is zero; a turn of another owner does not verify. */
     static const char keyless[] =
         "INSERT OR IGNORE INTO owners (id, owner) SELECT DISTINCT owner, zeroblob(16) FROM turns"
         " WHERE owner NOT IN (SELECT id FROM owners)";
@@ -254,7 +254,7 @@ static int fill(struct hearth_session_store *store, const struct hearth_recovery
     } else if (err == HEARTH_OK && recovery.rows == 0) {
         err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: there is nothing of hearth's in it", params->from);
     }
-    return hearth_session_end_write(store, err, false, err == HEARTH_OK ? msg : NULL); /* a reason is there already */
+    return hearth_session_end_write(store, err, false, err == HEARTH_OK ? msg : NULL); /* `msg` has a reason already */
 }
 
 int hearth_session_recover(const struct hearth_recovery_params *params, struct hearth_recovery *out,

@@ -27,7 +27,7 @@ void hearth_turn_finish(struct hearth_turn *turn) {
 }
 
 struct store_about hearth_turn_about(const struct hearth_turn *turn) {
-    const struct hearth_digest none = {0, 0}; /* a salt stands in the model's row */
+    const struct hearth_digest none = {0, 0}; /* the salt is in the model's row */
     return (struct store_about){.kind = STORE_TURN,
                                 .created = turn->created_us,
                                 .status = (int64_t)turn->status,
@@ -77,7 +77,7 @@ int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int6
         return found;
     }
     take_columns(db, (int)which, row, turn);
-    if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index led elsewhere */
+    if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index is wrong */
         hearth_db_reset(db, which);
         return HEARTH_ERR_STATE;
     }
@@ -110,7 +110,7 @@ void hearth_turn_walk_finish(struct store_walk *walk) {
 int hearth_turn_walk(struct hearth_db *db, const struct store_row *last, enum store_parts parts, bool damaged_too,
                      struct store_walk *out) {
     *out = (struct store_walk){0};
-    if (last->depth < 1 || last->depth > INT32_MAX || last->depth > last->id) { /* each is younger than its parent */
+    if (last->depth < 1 || last->depth > INT32_MAX || last->depth > last->id) { /* a parent must be older */
         return HEARTH_ERR_STATE;
     }
     const size_t count = (size_t)last->depth;

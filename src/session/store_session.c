@@ -78,7 +78,7 @@ int hearth_session_add(struct hearth_db *db, int64_t owner_id, const struct hear
     return added < 0 ? added : HEARTH_OK;
 }
 
-/* The session of the row that a statement stands at. */
+/* Reads the session of a statement's present row. */
 static int take_session(struct hearth_db *db, int which, struct hearth_session *out) {
     struct store_about about = {.kind = STORE_SESSION};
     struct hearth_buf body = {0};
@@ -93,7 +93,7 @@ static int take_session(struct hearth_db *db, int which, struct hearth_session *
     size_t blob_len;
     const void *blob = hearth_db_column_bytes(db, which, 9, &blob_len);
     const bool lost = !hearth_db_column_is_null(db, which, 3) && hearth_db_column_is_null(db, which, 4);
-    if (lost) { /* it stands at a turn that is not there: not an empty one */
+    if (lost) { /* its head is missing: it must not look like an empty session */
         return HEARTH_ERR_STATE;
     }
     int err = hearth_session_unpack(db, &about, blob, blob_len, &body, NULL);
@@ -214,7 +214,7 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
         aged = hearth_db_column_number(db, SESSION_BY_KEY, 10);
         if (err == HEARTH_OK && (strcmp(out->name, name) != 0 || !hearth_digest_equal(out->owner, owner))) {
             hearth_session_finish(out);
-            err = HEARTH_ERR_STATE; /* the index led elsewhere */
+            err = HEARTH_ERR_STATE; /* the index is wrong */
         }
         hearth_db_reset(db, SESSION_BY_KEY);
     }
@@ -235,7 +235,7 @@ static int append(struct hearth_session **list, size_t *count, size_t *room, str
     return HEARTH_OK;
 }
 
-/* Where a page begins: behind a session, or at the beginning. */
+/* Where a page begins: behind a session, or at the start. */
 static int find_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t *used, int64_t *id) {
     *used = *id = INT64_MAX;
     if (query->after == NULL) {
@@ -312,12 +312,12 @@ int hearth_session_list(struct hearth_session_store *store, const struct hearth_
 
 /* ---- delete ---- */
 
-/* Hides what was put with a session, and deletes of it what nothing else needs, the newest first. */
+/* Hides the turns that were put with a session, and deletes those that nothing else needs, the newest first. */
 static int delete_turns(struct hearth_db *db, int64_t session) {
     int err = hearth_db_run(db, TURNS_HIDE, "i", session);
     for (int64_t id = INT64_MAX, before = INT64_MAX; err == HEARTH_OK; before = id) {
         int found = hearth_db_query_number(db, TURNS_OF_SESSION, &id, "ii", session, before);
-        if (found <= 0 || id >= before) { /* a damaged index would go round in a circle */
+        if (found <= 0 || id >= before) { /* with a damaged index this would not end */
             return found <= 0 ? found : HEARTH_ERR_STATE;
         }
         err = hearth_turn_purge_unneeded(db, id);

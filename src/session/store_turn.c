@@ -40,7 +40,7 @@ static int load_config(struct hearth_db *db, int64_t id, struct hearth_turn *tur
     return err;
 }
 
-/* Config and session of a turn that was loaded. */
+/* Reads config and session of a turn. */
 static int load_rest(struct hearth_db *db, const struct store_row *row, struct hearth_turn *turn) {
     int err = load_config(db, row->config, turn);
     return err == HEARTH_OK && row->session != 0 ? hearth_session_read_name(db, row->session, &turn->session) : err;
@@ -81,7 +81,7 @@ void hearth_line_finish(struct hearth_line *line) {
     *line = (struct hearth_line){0};
 }
 
-/* Names of sessions for a line: mostly one, so the last one is remembered. */
+/* Reads the names of a line's sessions; mostly there is one, so the last one is remembered. */
 static int name_sessions(struct hearth_db *db, const struct store_walk *walk) {
     int err = HEARTH_OK;
     for (size_t i = 0; i < walk->count && err == HEARTH_OK; i++) {
@@ -128,11 +128,11 @@ int hearth_line_get(struct hearth_session_store *store, struct hearth_digest own
     return HEARTH_OK;
 }
 
-/* From turn `i` of a walk on, which has its columns. */
+/* Takes turns from turn `i` of a walk on, which has its columns. */
 static int take_turns(struct hearth_db *db, const struct store_walk *walk, size_t i,
                       const struct hearth_line_walk *how) {
     for (bool goes_on = true; goes_on && i < walk->count;
-         i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
+         i += how->newest_first ? SIZE_MAX : 1) { /* also ends below 0 */
         struct store_row row;
         struct hearth_turn turn = {0};
         const int found = hearth_turn_load(db, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
@@ -177,10 +177,10 @@ int hearth_line_read(struct hearth_session_store *store, struct hearth_digest ow
 
 /* ---- putting ---- */
 
-/* What a turn's row says about others. */
+/* The rows that a turn's row refers to. */
 struct put {
     int64_t owner, model, config, session;
-    struct store_row parent, there; /* ids are 0 where there is none */
+    struct store_row parent, there; /* ids are 0 if there is none */
     bool moves_head;
 };
 
@@ -211,7 +211,7 @@ static int put_config(struct hearth_db *db, struct hearth_turn *turn, int64_t ow
     return found < 0 ? found : HEARTH_OK;
 }
 
-/* The turn that is there already, and the one that it goes on from. */
+/* Finds the turn if it is there already, and its parent. */
 static int find_place(struct hearth_db *db, struct hearth_turn *turn, struct put *put, struct hearth_errmsg *msg) {
     struct hearth_turn there = {0}, parent = {0};
     int found = hearth_turn_load(db, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
@@ -262,7 +262,7 @@ static int find_session(struct hearth_db *db, const struct hearth_turn *turn, st
     return err;
 }
 
-/* Tokens up to and with the turn; 0: unknown. */
+/* Tokens up to and including the turn; 0: unknown. */
 static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
     bool follows =
         turn->base_tokens == 0 || (put->parent.total >= (int64_t)turn->base_tokens && put->parent.model == put->model);
@@ -348,13 +348,13 @@ static int put_once(struct hearth_session_store *store, struct hearth_turn *turn
     return err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
 }
 
-/* A reply that was computed is worth waiting for a server that restarts or fails over. Whether a commit that was not
- * answered has taken place shows when the turn is put again: it is there, or it is put. */
+/* Puts a turn again while a server restarts or fails over, because a computed reply is worth waiting for. If the answer
+ * to a commit was lost, the turn is there or is put now. */
 static int put_again(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     const struct timespec pause = {.tv_nsec = AGAIN_EVERY_NS};
     const int64_t until_us = hearth_clock_us() + AGAIN_US;
     int err = HEARTH_ERR_STORE;
-    if (atomic_fetch_add(&store->waiting_puts, 1) < AGAIN_MAX) { /* others need the threads */
+    if (atomic_fetch_add(&store->waiting_puts, 1) < AGAIN_MAX) { /* other requests need the threads */
         while (err == HEARTH_ERR_STORE && hearth_session_outage_may_pass(store) && hearth_clock_us() < until_us) {
             (void)nanosleep(&pause, NULL);
             err = put_once(store, turn, msg);
@@ -370,7 +370,7 @@ int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn
     if (err == HEARTH_ERR_STORE && !is_open(turn->status)) {
         err = put_again(store, turn, msg);
     }
-    if (err == HEARTH_OK && turn->lock.token != 0 && !is_open(turn->status)) { /* at once: its client goes on */
+    if (err == HEARTH_OK && turn->lock.token != 0 && !is_open(turn->status)) { /* at once, because its client goes on */
         pthread_mutex_lock(&store->writer.mutex);
         hearth_session_drop_lock(store, &turn->lock);
         pthread_mutex_unlock(&store->writer.mutex);
@@ -394,14 +394,14 @@ static bool is_alive(struct hearth_session_store *store, int64_t process) {
     if (process == store->process) {
         return true;
     }
-    if (store->on_server) { /* an error ends the transaction, and is found there */
+    if (store->on_server) { /* an error ends the transaction, and is noticed there */
         return hearth_session_is_locked(&store->writer, process) != 0;
     }
     return process > 0 && store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 &&
            lock.l_type != F_UNLCK;
 }
 
-/* One that does not verify has its blob as before: it is not made right by a new check. */
+/* Closes an open turn. A turn that does not verify keeps its blob: a new checksum would make it look right. */
 static int close_turn(struct hearth_db *db, int64_t id) {
     struct store_row row;
     struct hearth_turn turn = {0};
@@ -423,7 +423,7 @@ static int close_turn(struct hearth_db *db, int64_t id) {
     return err;
 }
 
-/* Whether a process without a sign of life is taken for dead. `before`: the suspects of the last call. */
+/* Whether a process without a sign of life counts as dead. `before`: the suspects of the last call. */
 static bool is_dead(struct hearth_session_store *store, const struct store_suspect *before, size_t count,
                     int64_t process, int64_t grace_us) {
     const int64_t now_us = hearth_clock_us();
@@ -431,7 +431,7 @@ static bool is_dead(struct hearth_session_store *store, const struct store_suspe
     for (size_t i = 0; i < count; i++) {
         suspect.since_us = before[i].process == process ? before[i].since_us : suspect.since_us;
     }
-    bool known = store->suspect_count == HEARTH_SESSION_SUSPECTS_MAX; /* then it waits for the others */
+    bool known = store->suspect_count == HEARTH_SESSION_SUSPECTS_MAX; /* a full list: it has to wait */
     for (size_t i = 0; i < store->suspect_count && !known; i++) {
         known = store->suspects[i].process == process;
     }
@@ -458,7 +458,7 @@ int hearth_turn_fail_orphans(struct hearth_session_store *store, int64_t grace_u
             id = hearth_db_column_number(db, TURNS_OPEN, 0);
             int64_t process = hearth_db_column_number(db, TURNS_OPEN, 1);
             hearth_db_reset(db, TURNS_OPEN);
-            if (id <= last) { /* a damaged index would go round in a circle */
+            if (id <= last) { /* with a damaged index this would not end */
                 err = HEARTH_ERR_STATE;
             } else if (!is_alive(store, process) && is_dead(store, before, before_count, process, grace_us)) {
                 err = close_turn(db, id);

@@ -34,7 +34,7 @@ struct hearth_toolset *hearth_toolset_create(json_t *head, json_t *late) {
         set->head = json_incref(head);
         set->late = json_incref(late);
         set->link.key = hearth_digest_chain(hearth_digest_bytes(first, len), second, more);
-        set->bytes = sizeof *set + 3 * (len + more); /* a parsed value takes a few times the room of its text */
+        set->bytes = sizeof *set + 3 * (len + more); /* a parsed value takes a few times the memory of its text */
     } else {
         free(set);
         set = NULL;
@@ -59,7 +59,7 @@ void hearth_toolset_unref(struct hearth_toolset *set) {
 
 /* ---- entries ---- */
 
-/* The set to hold for one: an equal one that is held already, or itself. NULL: out of memory. */
+/* Takes hold of a set for an entry: of an equal one that is held already, or of this one. NULL: out of memory. */
 static struct hearth_toolset *hold(struct hearth_toolsets *toolsets, struct hearth_toolset *set) {
     struct hearth_toolset *known = (struct hearth_toolset *)hearth_table_find(&toolsets->sets, set->link.key);
     if (known == NULL && hearth_table_add(&toolsets->sets, &set->link)) {

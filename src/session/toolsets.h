@@ -17,7 +17,7 @@ struct hearth_toolset {
     struct hearth_link link; /* first, so that it converts; by what it says, to the letter; toolsets.c's, as is: */
     size_t held;             /* entries that hold it */
     size_t refs;             /* atomic */
-    size_t bytes;            /* memory it takes, about */
+    size_t bytes;            /* about how much memory it takes */
     json_t *head;            /* array of tools */
     json_t *late;            /* array of [index of the message that describes them, [tools]], by index */
 };
@@ -33,12 +33,12 @@ struct hearth_toolsets;
 struct hearth_toolsets *hearth_toolsets_create(size_t budget_bytes);
 void hearth_toolsets_destroy(struct hearth_toolsets *toolsets); /* NULL is allowed */
 
-/* The chain over nothing; hearth_message_chain() adds a message. */
+/* The chain over no messages; hearth_message_chain() adds a message. */
 struct hearth_digest hearth_toolsets_begin(struct hearth_digest salt);
 
-/* A new reference to the set of the prompt that was replied to by what a chain ends with, or NULL. */
+/* A new reference to the set of the prompt whose reply ends this chain, or NULL. */
 struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, struct hearth_digest said);
-/* Remembers it, in the place of what was there; takes a reference of its own. */
+/* Remembers the set in place of an earlier one; takes a reference of its own. */
 void hearth_toolsets_put(struct hearth_toolsets *toolsets, struct hearth_digest said, struct hearth_toolset *set);
 
 #endif

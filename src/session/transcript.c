@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REPLY_CUTS_MAX 12   /* control tokens that a template may print inside of a reply */
+#define REPLY_CUTS_MAX 12   /* most control tokens inside a printed reply */
 #define HEADER_BYTES_MAX 48 /* "<|start_header_id|>assistant<|end_header_id|>\n\n" */
 
 /* ---- what was said ---- */
@@ -39,12 +39,12 @@ static struct hearth_digest say_nothing(const struct hearth_transcripts *transcr
     return hearth_transcript_start_key(transcripts, root.salt);
 }
 
-/* The start has told the salts apart. */
+/* Whether two roots are equal; their salts are, because they have the same start. */
 static bool same_root(const struct hearth_transcript_root *a, const struct hearth_transcript_root *b) {
     return hearth_digest_equal(a->tools, b->tools) && hearth_digest_equal(a->arguments, b->arguments);
 }
 
-/* What the client sent may stand for what was sampled. */
+/* Whether what the client sent may stand for what was sampled. */
 static bool stands_for(const struct hearth_message *sent, const struct hearth_message *ours, bool ids) {
     if (!hearth_message_equal(sent, ours) || sent->call_count != ours->call_count) {
         return false;
@@ -58,7 +58,7 @@ static bool stands_for(const struct hearth_message *sent, const struct hearth_me
     return true;
 }
 
-/* Replies that say the same may have been thought of differently: one under the same root goes before the others. */
+/* Several replies may say the same after different thoughts: one under the same root is preferred. */
 static struct reply *find_standing(struct hearth_transcripts *transcripts, struct hearth_digest said,
                                    const struct hearth_transcript_root *root, const struct hearth_message *sent,
                                    bool ids) {
@@ -81,7 +81,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
     struct hearth_digest said = say_nothing(transcripts, root);
     size_t found = 0;
     hearth_db_lock(&transcripts->mutex);
-    (void)hearth_transcript_start(transcripts, root.salt); /* what is loaded hangs on it */
+    (void)hearth_transcript_start(transcripts, root.salt); /* loaded nodes hang on it */
     for (size_t i = 0; i < count; i++) {
         said = hearth_message_chain(said, messages[i]);
         if (messages[i]->role != HEARTH_ROLE_ASSISTANT) {
@@ -106,20 +106,20 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 /* ---- the walk ---- */
 
-/* One prompt on its way through the tree. */
+/* A prompt on its way through the tree. */
 struct prompt_walk {
     struct hearth_transcripts *transcripts;
     const struct hearth_transcript_prompt *prompt;
     struct hearth_transcript_result *result;
     struct text_node *at;
     size_t pos;               /* byte of the text */
-    bool starts;              /* the text is the beginning of the prompt */
+    bool starts;              /* the text begins the prompt */
     struct hearth_buf pieces; /* an array of struct prompt_piece */
 };
 
-/* What is new of a prompt, from one control token to the next. */
+/* A new piece of the prompt, from one control token to the next. */
 struct prompt_piece {
-    size_t pos, end, first, count; /* bytes of the text, tokens of the result */
+    size_t pos, end, first, count; /* bytes of the text; tokens of the result */
 };
 
 static size_t piece_count(const struct prompt_walk *walk) {
@@ -201,8 +201,8 @@ static bool step_to(struct prompt_walk *walk, struct text_node *node) {
     return true;
 }
 
-/* Text that a reply was printed as before. It has to end where the text can be cut: "the end" is not "the end of it".
- */
+/* The node of a text as which a reply was printed before. The text must end where it can be cut: "the end" is not "the
+ * end of it". */
 static struct text_node *known_reply(const struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     for (const struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
@@ -226,7 +226,7 @@ static bool same_text(const char *a, const char *b) {
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* The message of a reply, or a copy of it: what has left memory and was loaded again. Ids count. */
+/* Whether a message is the reply's own, or a copy that was evicted and loaded again. Ids count. */
 static bool is_message(const struct hearth_message *a, const struct hearth_message *b) {
     if (a == b) {
         return true;
@@ -250,14 +250,14 @@ static bool in_history(const struct prompt_walk *walk, const struct hearth_messa
     return false;
 }
 
-/* Templates take white space off both ends of what they print. */
+/* Compares without white space at both ends, which templates strip. */
 static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
     a = hearth_message_trim(a, &na);
     b = hearth_message_trim(b, &nb);
     return na == nb && (na == 0 || memcmp(a, b, na) == 0); /* an empty reply has no text at all */
 }
 
-/* Whether the text [begin, end) of the prompt stands for the reply. `plain` has room for it. */
+/* Whether the text [begin, end) of the prompt reads as the reply. `plain` has room for it. */
 static bool reads_as(const struct prompt_walk *walk, const struct reply *reply, size_t begin, size_t end, char *plain) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     memcpy(plain, prompt->text + begin, end - begin);
@@ -291,7 +291,7 @@ static size_t end_of_reply(const struct prompt_walk *walk, const struct reply *r
     return reads ? end - 1 : 0;
 }
 
-/* A reply of the history in a print that is new. */
+/* Adds a node for a reply of the history that is printed in a new way. */
 static struct text_node *new_print(struct prompt_walk *walk) {
     for (struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
         size_t end = end_of_reply(walk, reply);
@@ -339,7 +339,7 @@ static bool take_path(struct prompt_walk *walk, struct text_node *node) {
     return node->parent == NULL || node->start || (take_path(walk, node->parent) && take_tokens(walk, node));
 }
 
-/* Its path comes with it, so it must be one that this request would have: of the same root. */
+/* The reply behind which the prompt begins. Its path is taken over, so it must have the same root. */
 static struct reply *prefix_reply(const struct prompt_walk *walk, struct hearth_digest said) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
@@ -350,7 +350,7 @@ static struct reply *prefix_reply(const struct prompt_walk *walk, struct hearth_
     return reply;
 }
 
-/* Starts the walk behind that reply, at a node with the reply's text as it was sampled. */
+/* Starts the walk behind that reply, at a node with the reply's sampled text. */
 static int start_behind(struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_digest said = say_nothing(walk->transcripts, prompt->root);
@@ -358,7 +358,7 @@ static int start_behind(struct prompt_walk *walk) {
         said = hearth_message_chain(said, prompt->messages[i]);
     }
     struct reply *reply = prefix_reply(walk, said);
-    if (reply == NULL) { /* it has left memory since it was found */
+    if (reply == NULL) { /* it was evicted since it was found */
         hearth_transcript_load_said(walk->transcripts, said);
         reply = prefix_reply(walk, said);
     }
@@ -434,7 +434,7 @@ static bool add_pieces(struct prompt_walk *walk) {
 
 /* ---- what a fork says of tokens, after everything is tokenised ---- */
 
-/* Without memory there are none. */
+/* Fills the fork's stretches; out of memory, there are none. */
 static void note_stretches(const struct prompt_walk *walk) {
     struct hearth_transcript_fork *fork = &walk->result->fork;
     const size_t n = piece_count(walk);
@@ -448,7 +448,7 @@ static void note_stretches(const struct prompt_walk *walk) {
     }
 }
 
-/* The token of the prompt that a byte of what was new is in; after everything is tokenised. */
+/* The token of the prompt that contains a byte of its new text. After everything was tokenised. */
 static int32_t new_token(const struct prompt_walk *walk, size_t offset) {
     const struct hearth_transcript_result *result = walk->result;
     for (size_t i = 0; i < piece_count(walk); i++) {
@@ -493,7 +493,7 @@ static void record(const struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_said *said = calloc(prompt->message_count + 1, sizeof *said);
     if (said == NULL) {
-        return; /* a later diagnosis will say less */
+        return; /* out of memory: a later diagnosis says less */
     }
     for (size_t i = 0; i < prompt->message_count; i++) {
         said[i] = hearth_transcript_said_of(prompt->messages[i]);
@@ -501,7 +501,7 @@ static void record(const struct prompt_walk *walk) {
     hearth_transcript_record(walk->transcripts, walk->at, prompt->root, said, prompt->message_count);
 }
 
-/* Under the lock: what is new is added, and the place pinned. */
+/* Adds what is new, and pins the place. Under the lock. */
 static bool add_new(struct prompt_walk *walk) {
     struct hearth_transcript_place *place = add_pieces(walk) ? place_create(walk) : NULL;
     if (place == NULL) {
@@ -612,11 +612,11 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
         return; /* out of memory: the reply will be tokenised as it is printed */
     }
     pthread_mutex_lock(&transcripts->mutex);
-    hearth_transcript_load_said(transcripts, reply->link.key); /* those that are older come before it */
+    hearth_transcript_load_said(transcripts, reply->link.key); /* older ones come before it */
     struct reply *added = hearth_transcript_add_reply(transcripts, reply);
     if (added != NULL) {
         added->complete = true;
-        added->root.salt = place->root.salt; /* one from the archive has none */
+        added->root.salt = place->root.salt; /* a root from the archive has no salt */
         hearth_transcript_note_reply(transcripts, added);
         hearth_transcript_save(transcripts, added);
     } else {

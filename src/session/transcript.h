@@ -1,8 +1,8 @@
 /* Transcripts: the exact tokens of conversations.
  *
- * A prompt comes as text, printed by a template from what the client sent. The transcripts turn it into tokens, twice
- * cleverly: text that was seen before in this place is not tokenised again, and where a reply of this server stands in
- * the history, the tokens that were sampled stand for it, however template and client print it now.
+ * A prompt comes as text that a template printed from what the client sent. The transcripts turn it into tokens. They
+ * save work twice: text that was seen before in this place is not tokenised again, and where a reply of this server
+ * stands in the history, its sampled tokens are used, however template and client print it now.
  *
  *     root ── "<|im_start|>system\n…" ── "<|im_end|>\n" ── "<|im_start|>user\n…" ── "<|im_end|>\n" ──┬── …
  *                                                                                                    └─ reply
@@ -36,29 +36,27 @@
 struct hearth_transcripts;
 
 struct hearth_transcripts_params {
-    struct hearth_engine *engine;   /* borrowed; its text operations are used */
-    const char *turn_end;           /* what the template prints behind a message of the assistant ("<|im_end|>\n"), ""
-                                       when that is unknown */
+    struct hearth_engine *engine; /* borrowed; its text operations are used */
+    const char *turn_end; /* what the template prints behind a message of the assistant ("<|im_end|>\n"); "": unknown */
     const char *template_text;      /* of the chat template, or NULL: see hearth_specials_create() */
     size_t budget_bytes;            /* of memory */
     const char *path;               /* database; its directory exists. NULL: memory only */
-    const struct hearth_seal *seal; /* what is in the database is encrypted with; borrowed; NULL: not at all */
+    const struct hearth_seal *seal; /* encrypts the database; borrowed; NULL: it is not encrypted */
     uint64_t path_bytes;            /* limit of the database; 0: 4 * budget_bytes */
 };
 
 /* Strings are copied. A database that cannot be opened is no error: it is logged and tried again. Errors: NOMEM. */
 int hearth_transcripts_create(const struct hearth_transcripts_params *params, struct hearth_transcripts **out);
-/* Every place must have been released. What is not yet in the database is written. */
+/* Destroys the transcripts. Every place must have been released. Writes what the database lacks. */
 void hearth_transcripts_destroy(struct hearth_transcripts *transcripts);
-/* Waits until all that was remembered is in the database. False: it could not be written, or the time is over. True
- * without a path. */
+/* Waits until everything is in the database. False: it could not be written, or took too long. True without a path. */
 bool hearth_transcripts_flush(struct hearth_transcripts *transcripts, int64_t timeout_us);
 
 /* ---- what was said ---- */
 
 /* What besides the messages decides what is printed. Only the salt is part of the chain: a template may print tools and
- * arguments behind the messages or nowhere, so the text decides what a change of them costs. They tell replies to the
- * same messages apart, and a diagnosis names the one that has changed. */
+ * arguments behind the messages or nowhere, so the text decides what changing them costs. The root tells apart replies
+ * to the same messages, and a diagnosis names the part that has changed. */
 struct hearth_transcript_root {
     struct hearth_digest tools, arguments;
     struct hearth_digest salt; /* keeps tenants apart */
@@ -68,10 +66,10 @@ struct hearth_transcript_root {
 struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments,
                                                      struct hearth_digest salt);
 
-/* Replaces each assistant message that says what a remembered reply in this place said by that reply's message; of
- * several replies, one that was given under the same tools and arguments. With `ids`, its calls must have the same ids
- * too (where either has one): for templates that print them.
- * Owns: replaced references are exchanged. Returns how many are replies of this server. */
+/* Replaces each assistant message that says the same as a remembered reply in this place by that reply's message; of
+ * several replies, one under the same tools and arguments. With `ids`, its calls must also have the same ids (if either
+ * has any), for templates that print ids. Owns: replaced references are exchanged. Returns how many messages are
+ * replies of this server. */
 size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
                                   struct hearth_message **messages, size_t count, bool ids);
 
@@ -79,8 +77,8 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 #define HEARTH_TRANSCRIPT_MARKS_MAX 24
 
-/* Text that a template printed where a reply stands, without guards, and what the prompt that was replied to ended with
- * (not all of it, but with the whole of what the template begins a reply with). */
+/* A reply's text as a template printed it, without guards, and the end of the prompt to which it replied (perhaps not
+ * all of it, but everything with which the template begins a reply). */
 struct hearth_transcript_print {
     const char *head;
     size_t head_len;
@@ -88,7 +86,7 @@ struct hearth_transcript_print {
     size_t len;
 };
 
-/* True when the text reads as `message`. */
+/* Whether the text reads as `message`. */
 typedef bool hearth_transcript_reads_fn(void *user, const struct hearth_transcript_print *print,
                                         const struct hearth_message *message);
 
@@ -96,13 +94,12 @@ struct hearth_transcript_prompt {
     const char *text; /* with guards (session/specials.h) */
     size_t len;
     struct hearth_transcript_root root;
-    struct hearth_digest client;            /* of the program that has sent it, for diagnoses; zero: unknown */
+    struct hearth_digest client;            /* identifies the program that sent it, for diagnoses; zero: unknown */
     bool names_previous;                    /* the client says that the earlier prompt is of the same conversation */
-    struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
+    struct hearth_message *const *messages; /* restored; without an assistant message that is to be continued */
     size_t message_count;
-    /* Not 0: replies stand as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is
-     * the last one that is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt.
-     */
+    /* Not 0: replies stay as they were sampled, whatever the template prints: messages[prefix_messages - 1] is the last
+     * reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt. */
     size_t prefix_messages;
     hearth_transcript_reads_fn *reads;
     void *user;
@@ -111,10 +108,10 @@ struct hearth_transcript_prompt {
     size_t mark_count;
 };
 
-/* A message as a record of an earlier prompt has it. */
+/* A message, as a record of an earlier prompt describes it. */
 struct hearth_said {
     struct hearth_digest says;
-    uint64_t content; /* checksum of the content as it was */
+    uint64_t content; /* checksum of the content */
     uint32_t printed; /* hearth_message_printed(); also 0: unknown */
     enum hearth_role role;
 };
@@ -124,26 +121,26 @@ struct hearth_transcript_stretch {
     size_t offset, token;
 };
 
-/* Where a prompt left what was known, and what had stood there: its own conversation's earlier prompt, where that is
- * known, otherwise the one that goes along with it for longest. The caller's to finish. */
+/* Where a prompt left an earlier one, and what stood there then: the earlier prompt of its own conversation if that is
+ * known, otherwise the one that agrees for longest. The caller finishes it. */
 struct hearth_transcript_fork {
-    bool known;    /* false: it went on where something known ended, or nothing like it was known */
-    bool own;      /* the earlier prompt is of the same conversation */
-    bool summary;  /* the prompt begins with what was replied to a longer one */
-    size_t offset; /* byte of the prompt's text at which it parts */
-    size_t reach;  /* byte up to which something is known, of whatever conversation: offset, or behind it */
-    int32_t token; /* token of the prompt that this byte is in */
+    bool known;                         /* false: the prompt continues something known, or nothing like it is known */
+    bool own;                           /* the earlier prompt is of the same conversation */
+    bool summary;                       /* the prompt begins with a reply to a longer one */
+    size_t offset;                      /* byte of the prompt's text where the two differ */
+    size_t reach;                       /* byte up to which text is known, from any conversation; at least `offset` */
+    int32_t token;                      /* token of the prompt that contains this byte */
     char before[512], after[512];       /* text from there on, then and now; whole characters, NUL-terminated */
     struct hearth_transcript_root root; /* of the earlier prompt */
     struct hearth_said *said;           /* its messages */
     size_t said_count;
-    struct hearth_transcript_stretch *stretches; /* of the prompt that was new, and one for its end */
+    struct hearth_transcript_stretch *stretches; /* of the new part of the prompt, and one for its end */
     size_t stretch_count;
-    char *then; /* its text from there on, as far as it is in memory */
+    char *then; /* the earlier prompt's text from there on, as far as it is in memory */
     size_t then_len;
 };
 
-/* Tokens of the prompt in front of a byte of its text, about: exact where a stretch begins. */
+/* About how many tokens of the prompt stand in front of a byte of its text; exact at the beginning of a stretch. */
 double hearth_transcript_fork_tokens(const struct hearth_transcript_fork *fork, size_t offset);
 /* Frees what it has. */
 void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork);
@@ -155,20 +152,20 @@ struct hearth_transcript_result {
     struct hearth_tokens tokens;                /* the caller's to finish */
     int32_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* token positions, ascending, inside the prompt */
     size_t mark_count;
-    int32_t placed[HEARTH_TRANSCRIPT_MARKS_MAX]; /* where each of the prompt's marks is, two may be in one place; 0:
+    int32_t placed[HEARTH_TRANSCRIPT_MARKS_MAX]; /* where each of the prompt's marks is (several may coincide); 0:
                                                     nowhere */
-    size_t known_tokens;                         /* of these, found without tokenising */
-    size_t sampled_tokens;                       /* of these, tokens that were sampled here */
+    size_t known_tokens;                         /* tokens found without tokenising */
+    size_t sampled_tokens;                       /* tokens that were sampled here */
     struct hearth_transcript_fork fork;
     struct hearth_transcript_place *place;
 };
 
-/* Tokenises a prompt. On failure nothing is to be released. Errors: NOMEM, what the tokenizer says, and STATE when the
- * reply that the prompt begins with is gone (restore and try again). */
+/* Tokenises a prompt. On failure there is nothing to release. Errors: NOMEM, those of the tokenizer, and STATE if the
+ * reply with which the prompt begins is gone (restore and try again). */
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result);
-/* Where the beginning of a prompt's text ends that is tokenised alike whatever comes in the place of text[end] and
- * behind it: the last place before that at which the text may be cut. 0: there is none. */
+/* The last place before `end` at which the text may be cut: the text in front of it has the same tokens whatever
+ * follows. 0: there is none. */
 size_t hearth_transcripts_cut(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t end);
 /* The control tokens of the vocabulary. Borrowed, as long as the transcripts. */
 const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts);
@@ -179,9 +176,8 @@ void hearth_transcript_release(struct hearth_transcripts *transcripts, struct he
 void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const struct hearth_transcript_place *place,
                                  struct hearth_message *message, const hearth_token *sampled, size_t count);
 
-/* Deletes text, replies and records along a path of exact tokens under a salt, from its end backwards to where
- * something else hangs on, or to the first `keep_tokens`; in memory and in the database. What a prompt is being made of
- * stays. */
+/* Deletes texts, replies and records along a path of exact tokens under a salt, from its end backwards to where
+ * something else hangs on, or to the first `keep_tokens`; in memory and in the database. Places in use stay. */
 void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
                                const hearth_token *tokens, size_t count, size_t keep_tokens);
 

@@ -51,7 +51,7 @@ static void take_reply(struct hearth_transcripts *transcripts, struct text_node 
     }
 }
 
-/* The lengths of nodes that are prints of the replies here. */
+/* Reads the lengths of the nodes that are prints of this node's replies. */
 static void take_prints(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row rows[REPLIES_MAX * VARIANTS_MAX];
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PRINTS, node->lru.link.key, rows,
@@ -68,7 +68,7 @@ static void take_prints(struct hearth_transcripts *transcripts, struct text_node
     }
 }
 
-/* Takes in the replies of a node that are not there yet, the newest last. */
+/* Loads the replies of a node that are not there yet, the newest last. */
 static void load_replies(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row rows[REPLIES_MAX];
     size_t count =
@@ -84,7 +84,7 @@ static void load_replies(struct hearth_transcripts *transcripts, struct text_nod
 
 /* ---- nodes ---- */
 
-/* Puts a row's node below its parent. NULL: it does not belong there, or out of memory. */
+/* Adds the node of a row below its parent. NULL: it does not belong there, or out of memory. */
 static struct text_node *take_node(struct hearth_transcripts *transcripts, struct text_node *parent,
                                    const struct hearth_archive_row *row, const char *text, size_t len) {
     struct text_node read = {.text = NULL}, *node = NULL;
@@ -144,7 +144,7 @@ static struct hearth_archive_row *add_row(struct hearth_buf *rows, enum hearth_a
                : NULL;
 }
 
-/* The node of a key, with all that it hangs on. NULL: it is not there. */
+/* Loads the node of a key with its whole path. NULL: it is not there. */
 static struct text_node *load_path(struct hearth_transcripts *transcripts, struct hearth_digest key) {
     struct hearth_buf rows = {0};
     struct text_node *node = hearth_transcript_node(transcripts, key);
@@ -256,7 +256,7 @@ void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struc
     hearth_archive_row_finish(&row);
 }
 
-/* Keys of other models, and with other keys of encryption, are others. */
+/* The key of a record; other models and other encryption keys have other keys. */
 static struct hearth_digest past_key(const struct hearth_transcripts *transcripts, struct hearth_digest key) {
     return hearth_digest_chain(transcripts->root.lru.link.key, &key, sizeof key);
 }
@@ -316,7 +316,7 @@ static bool add_record(const struct hearth_transcripts *transcripts, struct hear
     return hearth_transcript_pack_record(node, base, &row->body);
 }
 
-/* Oldest first. */
+/* Adds a node's older replies, the oldest first. */
 static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const struct reply *but,
                             uint64_t generation) {
     if (reply == NULL) {
@@ -330,7 +330,7 @@ static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const 
     return ok;
 }
 
-/* From the root on. */
+/* Adds the nodes of a path from the root on. */
 static bool add_path(const struct hearth_transcripts *transcripts, struct hearth_buf *rows, struct text_node **path,
                      size_t count, const struct reply *reply, uint64_t generation) {
     bool ok = true;
@@ -353,7 +353,7 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
     struct hearth_buf rows = {0};
     size_t count = 0;
     if (transcripts->archive == NULL || !hearth_archive_has_room(transcripts->archive)) {
-        return; /* what is not `stored` comes along with a later reply */
+        return; /* nodes that are not `stored` are saved with a later reply */
     }
     for (const struct text_node *node = reply->node; node != NULL; node = node->parent) {
         count++;

@@ -1,4 +1,4 @@
-/* What of the transcripts a deletion takes out.
+/* Deletes what the transcripts hold of a conversation.
  *
  * A conversation is known by its exact tokens. They lead through the tree: at each node to the child whose tokens come
  * next, at the end to a reply. From there it goes back up: replies of the path go, then nodes on which nothing else
@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#define CHILDREN_MAX 65536 /* of one node that are compared */
+#define CHILDREN_MAX 65536 /* most children of one node that are compared */
 
-/* The tokens, and how far they go. */
+/* The tokens, and how far the tree has them. */
 struct path {
     const hearth_token *tokens;
     size_t count, shared;
@@ -34,7 +34,7 @@ static struct text_node *next_node(struct hearth_transcripts *transcripts, const
     return NULL;
 }
 
-/* Replies to prompts that end a little behind a node, as far as they are of the path and not shared. */
+/* Drops replies to prompts that end a little behind a node, if they belong to the path alone. */
 static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node,
                          size_t at) {
     for (struct reply *reply = node->replies, *next; reply != NULL; reply = next) {
@@ -52,7 +52,7 @@ static bool may_go(struct hearth_transcripts *transcripts, const struct text_nod
            !hearth_transcript_has_children(transcripts, node, gone);
 }
 
-/* `at`: tokens up to the node's end. */
+/* Deletes nodes upwards. `at`: tokens up to the node's end. */
 static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node, size_t at) {
     struct hearth_digest gone = {0, 0};
     drop_replies(transcripts, path, node, at);

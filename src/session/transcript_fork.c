@@ -1,7 +1,7 @@
-/* Forks: where a prompt leaves what was known. For receipts: nothing is decided by it.
+/* Forks: where a prompt leaves what is known. Receipts print them; no decision depends on them.
  *
- * What a prompt is compared with is the earlier prompt of its own conversation (transcript_past.c) where one is known,
- * else what goes along with its text for longest behind the node at which its walk has ended. */
+ * A prompt is compared with the earlier prompt of its own conversation (transcript_past.c) if that is known, otherwise
+ * with what agrees with its text for longest behind the node where its walk has ended. */
 #include "base/utf8.h"
 #include "session/transcript_internal.h"
 
@@ -27,7 +27,7 @@ static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
     return i;
 }
 
-/* Whole characters, from the beginning of one on, without guards. */
+/* Copies whole characters without guards. */
 static void excerpt(char *out, size_t cap, const char *text, size_t len) {
     struct hearth_buf repaired = {0};
     char plain[sizeof((struct hearth_transcript_fork *)NULL)->before];
@@ -53,8 +53,8 @@ static bool append_reply(const struct reply *reply, struct hearth_buf *out) {
     return hearth_buf_append(out, reply->head, reply->head_len) && hearth_buf_append(out, reply->raw, reply->raw_len);
 }
 
-/* Appends the text of a path: a node and, from there, always the child used last, and the reply to all of it. What is
- * not in memory is loaded for the first ENOUGH bytes only. */
+/* Appends the text of a path: a node, then always the most recently used child, and the last reply. What is not in
+ * memory is loaded for the first ENOUGH bytes only. */
 static bool path_text(struct hearth_transcripts *transcripts, struct text_node *node, struct hearth_buf *out) {
     enum { ENOUGH = 4096 };
     const size_t end = out->len + node->len + ENOUGH;
@@ -68,8 +68,8 @@ static bool path_text(struct hearth_transcripts *transcripts, struct text_node *
     return reply == NULL || append_reply(reply, out);
 }
 
-/* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
- * a reply. `*through` is the child, or the node itself for a reply. */
+/* The known text behind a node that agrees with the text for longest: that of a child and what followed, or that of a
+ * reply. `*through`: the child, or the node itself for a reply. */
 static bool nearest(struct hearth_transcripts *transcripts, struct text_node *node, const char *now, size_t left,
                     struct hearth_buf *out, struct text_node **through, const struct reply **said) {
     enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
@@ -100,7 +100,7 @@ static bool nearest(struct hearth_transcripts *transcripts, struct text_node *no
     return best == NULL || path_text(transcripts, best, out);
 }
 
-/* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
+/* Copies the record of an earlier prompt that went through a node, and the reply with which the text was compared. */
 static void copy_record(struct hearth_transcripts *transcripts, struct text_node *node, const struct reply *reply,
                         struct hearth_transcript_fork *fork) {
     hearth_transcript_load_record(transcripts, node);
@@ -108,7 +108,7 @@ static void copy_record(struct hearth_transcripts *transcripts, struct text_node
         node = node->child;
         hearth_transcript_load_record(transcripts, node);
     }
-    /* A later turn's record tells more: what came behind the place where they part. */
+    /* The record of a later turn tells more: also what came behind the difference. */
     for (struct text_node *later = node; later != NULL && reply == NULL; later = later->child) {
         node = later->said != NULL ? later : node;
     }
@@ -127,7 +127,7 @@ static void copy_record(struct hearth_transcripts *transcripts, struct text_node
     }
 }
 
-/* Where the walk of a prompt has ended, in front of text that is new there, and what is found out about it. */
+/* Where the walk of a prompt ended, in front of new text, and what is found out about it. */
 struct seeker {
     struct hearth_transcripts *transcripts;
     const struct hearth_transcript_prompt *prompt;
@@ -136,7 +136,7 @@ struct seeker {
     struct hearth_transcript_fork *fork;
 };
 
-/* What stood there from `common` on is the earlier prompt's; `then` is taken. */
+/* Fills the fork: from `common` on, `then` is the earlier prompt's text, which is taken. */
 static void set_fork(const struct seeker *seeker, size_t offset, struct hearth_buf *then, size_t common,
                      struct text_node *through, const struct reply *reply) {
     struct hearth_transcript_fork *fork = seeker->fork;
@@ -152,7 +152,7 @@ static void set_fork(const struct seeker *seeker, size_t offset, struct hearth_b
     fork->then = (char *)hearth_buf_take(then);
 }
 
-/* Bytes that are the same in both, in whole characters. */
+/* How many bytes are equal in both, in whole characters. */
 static size_t common_text(const struct hearth_buf *then, const char *now, size_t left) {
     size_t common = common_bytes((const char *)then->data, then->len, now, left);
     while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
@@ -161,7 +161,7 @@ static size_t common_text(const struct hearth_buf *then, const char *now, size_t
     return common;
 }
 
-/* The earlier prompt of the same conversation, where this one parts from it. False: it does not, or none is known. */
+/* Finds where the prompt parts from the earlier prompt of its conversation. False: it does not, or none is known. */
 static bool find_own_fork(const struct seeker *seeker) {
     struct hearth_transcripts *transcripts = seeker->transcripts;
     struct hearth_transcript_fork *fork = seeker->fork;
@@ -186,7 +186,7 @@ static bool find_own_fork(const struct seeker *seeker) {
     return parts;
 }
 
-/* A reply is among the messages that a record and the prompt begin with. */
+/* Whether the messages with which both the record and the prompt begin include a reply. */
 static bool share_replies(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
     bool replied = false;
     for (size_t i = 0; i < fork->said_count && i < prompt->message_count && !replied; i++) {
@@ -198,8 +198,8 @@ static bool share_replies(const struct hearth_transcript_fork *fork, const struc
     return replied;
 }
 
-/* What stands next in the tree is the same conversation to its first reply, and what was taken for the earlier prompt
- * is not: another conversation has messages of this one, as several of one task have. */
+/* Whether the prompt found next to it in the tree is nearer than the one found by messages: the former shares the
+ * conversation up to its first reply, and the latter does not, as with several conversations about one task. */
 static bool is_nearer(const struct seeker *seeker, struct text_node *through, const struct reply *reply) {
     struct hearth_transcript_fork near = {.known = false};
     if (share_replies(seeker->fork, seeker->prompt)) {
@@ -222,7 +222,7 @@ void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const s
     if (left > 0 && nearest(transcripts, at, now, left, &then, &through, &reply)) {
         const size_t common = common_text(&then, now, left);
         fork->reach = pos + common;
-        /* A reply's text that goes on where the reply had ended is another text, too. */
+        /* Text that goes on where a reply had ended is another text, too. */
         bool longer =
             common == then.len && reply != NULL && !hearth_specials_ends(transcripts->specials, now, left, common);
         const bool leaves = then.len > 0 && common < left && (common < then.len || longer);

@@ -25,31 +25,31 @@
 struct text_node {
     struct hearth_lru_entry lru; /* first, so that it converts */
     struct text_node *parent;
-    struct text_node *child;           /* the child used last, or NULL; then by use: */
-    struct text_node *next, *previous; /* siblings used before and after this one */
+    struct text_node *child;           /* the most recently used child, or NULL; its siblings follow by use: */
+    struct text_node *next, *previous; /* siblings used before and after this node */
     size_t children, pins;
     char *text;
     size_t len;
     hearth_token *tokens;
     size_t token_count;
-    size_t sampled;                     /* of its tokens, the last so many were sampled; 0: tokenised */
-    struct reply *replies;              /* newest first: to prompts that end a little behind this node */
+    size_t sampled;                     /* how many of its last tokens were sampled; 0: all were tokenised */
+    struct reply *replies;              /* to prompts that end a little behind this node, the newest first */
     struct hearth_transcript_root root; /* of the prompt that ended here */
-    struct hearth_said *said;           /* its messages, or NULL */
+    struct hearth_said *said;           /* messages of that prompt, or NULL */
     size_t said_count;
-    bool start;                     /* of a salt */
-    bool loaded;                    /* a start: its replies are here */
-    struct hearth_digest print_of;  /* the reply that this is a print of, or zero */
-    uint64_t stored, record_stored; /* generation of the archive that has it; 0: none */
+    bool start;                     /* it is the start of a salt */
+    bool loaded;                    /* for a start: its replies are loaded */
+    struct hearth_digest print_of;  /* the reply of which this node is a print, or zero */
+    uint64_t stored, record_stored; /* generation of the archive in which it was stored; 0: none */
     struct hearth_link past;        /* by the last message of the prompt that ended here */
-    bool noted;                     /* it is in that table */
+    bool noted;                     /* it is in the table of `past` */
 };
 
 struct reply {
-    struct hearth_link link; /* by what was said up to and with it */
-    struct hearth_digest id; /* of all that it is: two with one id are one */
-    uint64_t stored;         /* as of a node */
-    bool complete;           /* the archive's replies of the same key are here */
+    struct hearth_link link; /* by the chain up to and including the reply */
+    struct hearth_digest id; /* digest of the whole reply: equal ids mean equal replies */
+    uint64_t stored;         /* as for a node */
+    bool complete;           /* all of the archive's replies with this key are loaded */
     struct reply *next;
     struct text_node *node;
     struct hearth_transcript_root root; /* of the prompt, but for the salt */
@@ -63,7 +63,7 @@ struct reply {
     size_t variants[VARIANTS_MAX]; /* lengths of child nodes that stand for head + reply */
     size_t variant_count;
     struct hearth_link echo; /* by its longest line */
-    bool echoed;             /* it is in that table */
+    bool echoed;             /* it is in the table of `echo` */
 };
 
 struct hearth_transcripts {
@@ -88,7 +88,7 @@ struct hearth_transcript_place {
     struct hearth_transcript_root root;
 };
 
-/* What a record has of a message. */
+/* What a record holds of a message. */
 static inline struct hearth_said hearth_transcript_said_of(const struct hearth_message *message) {
     return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len),
                                 hearth_message_printed(message), message->role};
@@ -99,37 +99,37 @@ static inline struct hearth_said hearth_transcript_said_of(const struct hearth_m
 /* The child of `parent` with this text that is in memory, or NULL. */
 struct text_node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct text_node *parent,
                                                 const char *text, size_t len);
-/* The node of a key (the root too) that is in memory, or NULL. */
+/* The node of a key (the root's, too) if it is in memory, or NULL. */
 struct text_node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key);
-/* Where prompts of a salt start, and a node for it; NULL: out of memory. */
+/* The key of a salt's start, and a node for it; NULL: out of memory. */
 struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
                                                  struct hearth_digest salt);
 struct text_node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key);
-/* Adds a child that is not there; text and tokens are copied. NULL: out of memory. */
+/* Adds a child that is not there yet; copies text and tokens. NULL: out of memory. */
 struct text_node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct text_node *parent,
                                         const char *text, size_t len, const hearth_token *tokens, size_t count,
                                         size_t sampled);
-/* Marks a path as used just now. */
+/* Marks a path as used now. */
 void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct text_node *node);
 /* Replaces the record of the prompt that ends at a node; `said` is taken over. */
 void hearth_transcript_record(struct hearth_transcripts *transcripts, struct text_node *node,
                               struct hearth_transcript_root root, struct hearth_said *said, size_t count);
-/* Puts a reply at the head of its node's list; the oldest of too many goes. The reply is taken over; one of the same id
- * that is there already is put at the head in its place. NULL: out of memory, nothing taken. */
+/* Puts a reply at the head of its node's list, which drops the oldest beyond the limit. Takes the reply; if one of the
+ * same id is there, that one is moved to the head. NULL: out of memory, nothing was taken. */
 struct reply *hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_free_reply(struct reply *reply);
 /* Fills `raw` from the sampled tokens. False: out of memory. */
 bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply);
-/* First reply of a chain digest; then `link.next` of the same key. */
+/* The first reply of a chain digest; further ones by `link.next` with the same key. */
 struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said);
 struct reply *hearth_transcript_next_reply(const struct reply *reply);
-/* Frees a reply, and a leaf that is not pinned with all that it has. */
+/* Frees a reply; and a leaf that is not pinned, with all that it has. */
 void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct text_node *node);
-/* It is not found by its last message, or its longest line, any more (transcript_past.c). */
+/* Takes a node or reply out of the tables of transcript_past.c. */
 void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
 void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply);
-/* Evicts down to the budget. */
+/* Evicts until the budget is kept. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
 
 /* ---- transcript_archive.c; everything in memory only without an archive ---- */
@@ -139,45 +139,45 @@ struct text_node *hearth_transcript_child(struct hearth_transcripts *transcripts
                                           const char *text, size_t len);
 /* Where prompts of a salt (zero: none) start. NULL: out of memory. */
 struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt);
-/* Takes in the archive's replies of a chain digest, with their paths. */
+/* Loads the archive's replies of a chain digest, with their paths. */
 void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said);
-/* Takes in the children used last, at most so many. */
+/* Loads the most recently used children, at most so many. */
 void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max);
-/* Takes in the record of a node that has none. */
+/* Loads the record of a node that has none. */
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node);
-/* True when something hangs on a node, in memory or in the archive, besides a child that is being deleted there. */
+/* Whether a node has children, in memory or in the archive, besides one that is being deleted there. */
 bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node,
                                     struct hearth_digest but);
-/* Has the archive delete a reply, or a node that nothing hangs on. */
+/* Has the archive delete a reply, or a node without children. */
 void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
                               struct hearth_digest key);
-/* Queues a reply, and what of its path is not in the archive. */
+/* Queues a reply, and the part of its path that the archive lacks. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
 
-/* The node, with its record, at which a prompt has ended that is found by this key. NULL: there is none. */
+/* The node, with its record, where the prompt with this key ended. NULL: there is none. */
 struct text_node *hearth_transcript_load_past(struct hearth_transcripts *transcripts, struct hearth_digest key);
 
 /* ---- transcript_past.c ---- */
 
-/* The prompt that ended at a node, with its record, is found by its last message from now on. */
+/* Enters the prompt that ended at a node, by its last message. */
 void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
                             const struct hearth_transcript_prompt *prompt);
-/* A reply is found by its longest line from now on. */
+/* Enters a reply, by its longest line. */
 void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply);
-/* The first message that is no system text holds what was replied to a longer prompt: a summary of that one. */
+/* Whether the first message that is not system text contains a reply to a longer prompt: a summary of that prompt. */
 bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
                                   const struct hearth_transcript_prompt *prompt);
 /* Where the earlier prompt of the same conversation ended, or NULL. */
 struct text_node *hearth_transcript_past(struct hearth_transcripts *transcripts,
                                          const struct hearth_transcript_prompt *prompt);
-/* Whether the path to `past` leaves that to `at`, which stands for the first `pos` bytes of a prompt's text: at byte
- * `*from`, with the text `then` from there on. False also when it does so before the text, or without memory. */
+/* Whether the path to `past` leaves the path to `at`, which stands for the first `pos` bytes of a prompt's text: at
+ * byte `*from`, with the text `then` from there on. False also if it leaves it before the text, or out of memory. */
 bool hearth_transcript_past_parts(const struct text_node *past, const struct text_node *at, size_t pos, size_t *from,
                                   struct hearth_buf *then);
 
 /* ---- transcript_fork.c ---- */
 
-/* Tells of the place where a prompt leaves what was known: its walk has ended at a node, at byte `pos` of its text. */
+/* Finds where a prompt leaves what is known: its walk ended at a node, at byte `pos` of its text. */
 void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                  struct text_node *at, size_t pos, struct hearth_transcript_fork *fork);
 
@@ -185,9 +185,9 @@ void hearth_transcript_find_fork(struct hearth_transcripts *transcripts, const s
 
 bool hearth_transcript_pack_node(const struct text_node *node, struct hearth_buf *out);
 bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out);
-/* `base`: a node further up whose record the beginning may be taken from, or NULL. */
+/* `base`: a node further up from whose record the beginning may be copied, or NULL. */
 bool hearth_transcript_pack_record(const struct text_node *node, const struct text_node *base, struct hearth_buf *out);
-/* Fills text and tokens, which are the caller's, and `sampled`. */
+/* Fills text and tokens, which the caller owns, and `sampled`. */
 bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct text_node *node);
 /* A reply without node, key, id and raw. */
 struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body);

@@ -18,7 +18,7 @@ static bool put_bytes(struct hearth_buf *out, const void *bytes, size_t len) {
     return put_number(out, len) && (len == 0 || hearth_buf_append(out, bytes, len));
 }
 
-/* NULL is another thing than "". */
+/* Writes a text; NULL and "" differ. */
 static bool put_text(struct hearth_buf *out, const char *text) {
     return put_number(out, text != NULL) && (text == NULL || put_bytes(out, text, strlen(text)));
 }
@@ -202,12 +202,12 @@ struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body) {
 
 /* ---- records ---- */
 
-/* What is like an earlier record is not written again: a conversation of n messages has n records. */
+/* What equals an earlier record is not written again, since a conversation of n messages has n records. */
 struct record_head {
     struct hearth_digest tools, arguments;
     struct hearth_digest base; /* the node with the earlier record, or zero */
-    struct hearth_digest like; /* of the entries taken from there */
-    uint64_t skip, count;      /* entries taken from there; of all */
+    struct hearth_digest like; /* digest of the entries taken from there */
+    uint64_t skip, count;      /* entries taken from there; all entries */
 };
 
 struct record_entry {

@@ -25,7 +25,7 @@ static bool is_first(const struct hearth_transcript_prompt *prompt, size_t i) {
     return i == 0 || is_system(prompt->messages[i - 1]->role);
 }
 
-/* False: no prompt is found by this message. */
+/* The key of the prompt's message `i`. False: no prompt is found by this message. */
 static bool key_of(const struct hearth_transcript_prompt *prompt, size_t i, struct hearth_digest *key) {
     const struct hearth_message *message = prompt->messages[i];
     if (message->role == HEARTH_ROLE_ASSISTANT || is_system(message->role)) {
@@ -57,9 +57,9 @@ void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_
     node->noted = hearth_table_add(&transcripts->past, &node->past);
 }
 
-#define ENOUGH_MESSAGES 4 /* that two prompts have in a row, to be of one conversation */
+#define ENOUGH_MESSAGES 4 /* so many equal messages in a row make two prompts one conversation */
 
-/* The first message that is no system text; count: there is none. */
+/* The first message that is not system text; count: there is none. */
 static size_t first_spoken(const struct hearth_said *said, size_t count) {
     size_t i = 0;
     while (i < count && is_system(said[i].role)) {
@@ -68,9 +68,9 @@ static size_t first_spoken(const struct hearth_said *said, size_t count) {
     return i;
 }
 
-#define ENOUGH_BYTES 128 /* of fewer messages, replies among them */
+#define ENOUGH_BYTES 128 /* or fewer equal messages of so many bytes, with a reply among them */
 
-/* Up to message `i` here and the last one there, both are of one conversation. */
+/* Whether the messages up to `i` here and up to the last one there are of one conversation. */
 static bool goes_along(const struct hearth_transcript_prompt *prompt, size_t i, const struct text_node *node) {
     const size_t first = first_spoken(node->said, node->said_count);
     size_t alike = 0, now = 0, replies = 0, bytes = 0;
@@ -87,7 +87,7 @@ static bool goes_along(const struct hearth_transcript_prompt *prompt, size_t i, 
            (first < node->said_count && hearth_digest_equal(node->said[first].says, prompt->messages[now]->says));
 }
 
-/* The prompt that ended at the node with the first message goes on in this one, or began with the same system text. */
+/* Whether this prompt continues the one that ended at the first message's node, or began with the same system text. */
 static bool begins_alike(const struct hearth_transcript_prompt *prompt, size_t i, const struct text_node *node) {
     for (const struct reply *reply = node->replies; reply != NULL && i + 1 < prompt->message_count;
          reply = reply->next) {
@@ -104,7 +104,7 @@ static bool begins_alike(const struct hearth_transcript_prompt *prompt, size_t i
 
 /* ---- replies by their longest line ---- */
 
-#define ECHO_BYTES 48 /* a line of fewer may stand in any text */
+#define ECHO_BYTES 48 /* a shorter line may stand in any text */
 
 struct echo_line {
     const char *at;
@@ -164,7 +164,7 @@ static const struct reply *find_echo(const struct hearth_transcripts *transcript
     return line.len >= ECHO_BYTES ? reply_of(hearth_table_find(&transcripts->echoes, echo_key(salt, line))) : NULL;
 }
 
-/* Half of the reply stands in the text, or half of the text is of the reply. */
+/* Whether half of the reply stands in the text, or half of the text is from the reply. */
 static bool holds(const struct hearth_message *text, const struct hearth_message *reply) {
     struct echo_line rest = {reply->content, reply->content_len}, line;
     size_t found = 0;
@@ -195,7 +195,7 @@ bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
     return false;
 }
 
-/* The prompt that a reply of the history was given to. */
+/* The prompt to which a reply of the history was given. */
 static struct text_node *by_reply(const struct hearth_transcripts *transcripts, struct hearth_digest salt,
                                   const struct hearth_message *message) {
     const struct reply *reply = find_echo(transcripts, salt, longest_line(message));
@@ -204,7 +204,7 @@ static struct text_node *by_reply(const struct hearth_transcripts *transcripts, 
                : NULL;
 }
 
-#define ASKED_MOST 8 /* keys that the archive is asked for, of the newest messages, and of the first */
+#define ASKED_MOST 8 /* most keys that the archive is asked for: those of the newest messages, and of the first */
 
 static struct text_node *find_past(struct hearth_transcripts *transcripts, struct hearth_digest key, bool ask) {
     struct text_node *node = node_of(hearth_table_find(&transcripts->past, key));
@@ -254,7 +254,7 @@ bool hearth_transcript_past_parts(const struct text_node *past, const struct tex
             node = node->parent;
             deep--;
         } else if (at->len > pos) {
-            return false; /* it lies in front of the text */
+            return false; /* the difference lies in front of the text */
         } else {
             pos -= at->len;
             at = at->parent;

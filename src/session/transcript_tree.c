@@ -76,7 +76,8 @@ static void *copy_of(const void *bytes, size_t len) {
     return copy != NULL && len > 0 ? memcpy(copy, bytes, len) : copy;
 }
 
-/* Takes a node over: it is listed below its parent, next older than `newer`. NULL: out of memory, and it is freed. */
+/* Takes over a node and lists it below its parent, next older than `newer`. NULL: out of memory, and the node is freed.
+ */
 static struct text_node *insert(struct hearth_transcripts *transcripts, struct text_node *node,
                                 struct hearth_lru_entry *newer) {
     if (!hearth_lru_add(&transcripts->nodes, &node->lru, newer)) {
@@ -117,7 +118,7 @@ struct text_node *hearth_transcript_add(struct hearth_transcripts *transcripts, 
     node->tokens = copy_of(tokens, count * sizeof *tokens);
     node->token_count = count;
     node->sampled = sampled;
-    /* Next older than its parent: a node is never newer than what it hangs on. */
+    /* Next older than its parent, because a node is never newer than its parent. */
     struct hearth_lru_entry *newer = parent != &transcripts->root ? &parent->lru : NULL;
     if (node->text == NULL || node->tokens == NULL) {
         node_free(node);
@@ -201,14 +202,14 @@ void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct
     drop_reply(transcripts, at);
 }
 
-/* Puts a reply that is there before all others. */
+/* Moves a reply to the head of its list. */
 static struct reply *renew_reply(struct hearth_transcripts *transcripts, struct reply **at) {
     struct reply *reply = *at, **head = &reply->node->replies;
     *at = reply->next;
     reply->next = *head;
     *head = reply;
     hearth_table_remove(&transcripts->replies, &reply->link);
-    (void)hearth_table_add(&transcripts->replies, &reply->link); /* into the room that it has left */
+    (void)hearth_table_add(&transcripts->replies, &reply->link); /* into the slot that it has just left */
     return reply;
 }
 
@@ -287,7 +288,7 @@ void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
 
 /* ---- life ---- */
 
-/* What is cut or tokenised differently, or is not to be read by others, has other keys from the root on. */
+/* The key of the root: texts that are cut or tokenised differently, or encrypted with another key, have other keys. */
 static struct hearth_digest root_key(const struct hearth_transcripts_params *params) {
     const struct hearth_digest none = {0, 0}, id = params->seal != NULL ? hearth_seal_id(params->seal) : none;
     const struct hearth_digest *fingerprint = &params->engine->caps.fingerprint;
