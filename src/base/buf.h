@@ -8,8 +8,8 @@
 
 typedef int32_t hearth_token;
 
-/* Bytes. A zeroed struct is an empty buffer. `data` is owned by the buffer; once `len > 0` through
- * hearth_buf_text functions it is also NUL-terminated (the NUL is not counted). */
+/* Bytes. A zeroed struct is an empty buffer. The buffer owns `data`. Text that was appended by hearth_buf_text() or
+ * hearth_buf_printf() has a NUL behind it, which `len` does not count. Functions return false when out of memory. */
 struct hearth_buf {
     uint8_t *data;
     size_t len;
@@ -20,11 +20,11 @@ void hearth_buf_finish(struct hearth_buf *buf);
 /* Room for `extra` more bytes. False: out of memory. */
 bool hearth_buf_reserve(struct hearth_buf *buf, size_t extra);
 bool hearth_buf_append(struct hearth_buf *buf, const void *bytes, size_t len);
-/* Appends and keeps a NUL behind the text. */
+/* Append text, and a NUL behind it. */
 bool hearth_buf_text(struct hearth_buf *buf, const char *text);
 bool hearth_buf_printf(struct hearth_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Gives the bytes away: shrunk to about `len`, owned by the caller (free()), a text with its NUL. The buffer is empty
- * after. NULL when it was empty. */
+/* Gives the bytes to the caller, to be freed with free(): shrunk to about `len`; a text keeps its NUL. The buffer is
+ * empty afterwards. NULL if it was empty. */
 uint8_t *hearth_buf_take(struct hearth_buf *buf);
 
 /* Tokens. A zeroed struct is an empty array. */

@@ -43,19 +43,20 @@ struct hearth_errmsg {
     char text[512];
 };
 
-/* The table's text for a code ("ok" for 0, "unknown error" for a stranger). */
+/* The table's text for a code ("ok" for 0, "unknown error" for any other number). */
 const char *hearth_err_text(int err);
 
-/* The HTTP status for a code (200 for 0, 500 for a stranger). */
+/* The HTTP status for a code (200 for 0, 500 for any other number). */
 int hearth_err_http(int err);
 
 /* Writes context into `msg` (which may be NULL), with a space for each control character, and returns `err`, so that a
  * failure is one line:
  *     return hearth_fail(msg, HEARTH_ERR_INVALID, "top_p is %g", top_p);
- * Of what is too long the middle is left out: a long path stands in front of the reason. */
+ * Of a text that is too long the middle is left out, because a long path stands in front of the reason. */
 int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* After a failure: puts "NAME: " in front of the context, unless that holds NAME. Returns `err`; HEARTH_OK passes. */
+/* Puts "NAME: " in front of the context of a failure, unless NAME is in it. Does nothing for HEARTH_OK. Returns `err`.
+ */
 int hearth_fail_of(struct hearth_errmsg *msg, int err, const char *name);
 
 #endif

@@ -7,11 +7,11 @@
  *
  *     NONE --put--> WRITING --written--> THERE        WRITING --dropped--> NONE      THERE --lost, unreadable--> NONE
  *
- *     backing.c          the books: copies, duplicates, reading, use
- *     backing_write.c    what is put
- *     backing_found.c    a place in the tree for what the tier found
- *     backing_seek.c     what the tier is asked
- *     backing_events.c   what the tier tells */
+ *     backing.c          the tables: copies and duplicates; reading, use
+ *     backing_write.c    puts copies
+ *     backing_found.c    finds a place in the tree for what the tier has found
+ *     backing_seek.c     asks the tier what it has
+ *     backing_events.c   handles the tier's events */
 #ifndef HEARTH_CACHE_BACKING_H
 #define HEARTH_CACHE_BACKING_H
 

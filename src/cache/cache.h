@@ -57,23 +57,25 @@ void hearth_cache_destroy(struct hearth_cache *cache);
 
 /* ---- live sequences ---- */
 
+/* Makes a live sequence of an empty sequence of the engine. Free it with hearth_live_finish(). */
 void hearth_live_init(struct hearth_live *live, int32_t seq);
 /* Says that the sequence now also holds these tokens, which were decoded behind its end. False: out of memory; then
  * clear the sequence. */
 bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n);
 /* Pins what will be stored of the sequence (cache/pin.h). */
 void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin);
-/* Empties the sequence and drops its pending snapshots. */
+/* Empties the sequence, also in the engine, and drops its pending snapshots; what was captured stays. */
 void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live);
+/* Clears a live sequence, and frees what it holds. */
 void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live);
 
 /* ---- a prompt ---- */
 
 struct hearth_cache_prompt {
-    const hearth_token *tokens;
-    size_t n;                  /* > 0 */
-    struct hearth_digest salt; /* state is shared only between prompts with the same salt; zero: no salt */
-    bool cache_off;            /* reuse nothing for this prompt */
+    const hearth_token *tokens; /* borrowed for the call */
+    size_t n;                   /* > 0 */
+    struct hearth_digest salt;  /* state is shared only between prompts with the same salt; zero: no salt */
+    bool cache_off;             /* reuse nothing for this prompt */
 };
 
 /* Plans a prompt over the stored state and the live sequences; `plan` may be one that was used before. False: every

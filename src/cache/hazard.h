@@ -1,6 +1,7 @@
 /* How likely a conversation comes back, by how long ago its last turn ended: what the policy learns.
  *
  * Ages are divided into bins. For state that has reached a bin, the chance to come back within it is
+ *
  *     odds(bin) = odds of all that wait for the same, in this bin
  *               * for each factor: how often what has its value came back, over how often it should have
  *

@@ -1,4 +1,8 @@
-/* Live sequences: the engine's sequences, as the cache sees them. Each lane owns one. */
+/* Live sequences: the engine's sequences, as the cache sees them. Each lane owns one.
+ *
+ * The caller reads `seq` and `tokens`, sets `busy` while it decodes on the sequence, and after a reply sets `used_us`,
+ * `lasted_us` and `awaits`, from which the policy learns. It may set `prefetched` and `expected_until_us`. All other
+ * members are the cache's. */
 #ifndef HEARTH_CACHE_LIVE_H
 #define HEARTH_CACHE_LIVE_H
 
@@ -30,7 +34,7 @@ enum hearth_came_from { HEARTH_FROM_NOTHING, HEARTH_FROM_REPLY, HEARTH_FROM_PROM
 enum hearth_awaits { HEARTH_AWAITS_UNKNOWN, HEARTH_AWAITS_USER, HEARTH_AWAITS_TOOL, HEARTH_AWAITS_COUNT };
 
 struct hearth_live {
-    int32_t seq;
+    int32_t seq;                 /* of the engine */
     struct hearth_digest salt;   /* of the tokens: state is shared within a salt only */
     struct hearth_tokens tokens; /* the sequence holds exactly the state of [0, tokens.n) */
     enum hearth_came_from came_from;
@@ -46,7 +50,7 @@ struct hearth_live {
     int32_t talk_shared;           /* tokens that other talks had in common with it when it began */
     bool dirty;                    /* the tree may lack some of its state: set by hearth_live_append() */
     bool busy;                     /* a request runs on it: it may be shared from, but not overwritten */
-    int64_t used_us;               /* when it was last used */
+    int64_t used_us;               /* when its last reply ended, by the engine's clock */
     struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
     int snapshot_count;                      /* ascending by pos */
     int32_t windowed;                        /* state up to here is stored with its window, or was refused */
