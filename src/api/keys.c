@@ -147,7 +147,7 @@ int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *key
     hearth_http_set_keyed(api->http, count > 0);
     if (old->count == 0 && count > 1) {
         hearth_log(HEARTH_LOG_WARN, "api: several keys, which share nothing: what was cached and stored without keys "
-                                    "belongs to nobody now");
+                                    "belongs to no key now");
     }
     free(old);
     return HEARTH_OK;

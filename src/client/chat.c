@@ -65,13 +65,13 @@ static bool read_message(char *const *args, int count, struct hearth_buf *out) {
     return ok;
 }
 
-static int say_once(struct client_talk *talk, const struct hearth_console_call *call) {
+static int say_once(struct client_conversation *talk, const struct hearth_console_call *call) {
     struct hearth_buf message = {0};
     int status = 1;
     if (!read_message(call->args, call->arg_count, &message)) {
         status = hearth_complain(1, "there is no message, or it is no text");
     } else {
-        const enum client_outcome outcome = hearth_client_talk_say(talk, (const char *)message.data);
+        const enum client_outcome outcome = hearth_client_conversation_say(talk, (const char *)message.data);
         status = outcome == CLIENT_DONE ? 0 : outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
     }
     hearth_buf_finish(&message);
@@ -79,7 +79,7 @@ static int say_once(struct client_talk *talk, const struct hearth_console_call *
 }
 
 /* Lines until they end. In a pipe a failure ends them: what follows may depend on the reply. */
-static int converse(struct client_talk *talk, struct hearth_input *input) {
+static int converse(struct client_conversation *talk, struct hearth_input *input) {
     struct hearth_buf line = {0};
     bool quit = false;
     int status = 0;
@@ -94,9 +94,9 @@ static int converse(struct client_talk *talk, struct hearth_input *input) {
         if (kind == HEARTH_INPUT_DROPPED) {
             outcome = CLIENT_STOPPED;
         } else if (text[0] == '/' && text[1] != '/') {
-            outcome = hearth_client_talk_command(talk, text, &quit);
+            outcome = hearth_client_conversation_command(talk, text, &quit);
         } else if (text[strspn(text, " \t\n")] != '\0') {
-            outcome = hearth_client_talk_say(talk, text[0] == '/' ? text + 1 : text);
+            outcome = hearth_client_conversation_say(talk, text[0] == '/' ? text + 1 : text);
         }
         if (!input && outcome != CLIENT_DONE) {
             status = outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
@@ -109,24 +109,24 @@ static int converse(struct client_talk *talk, struct hearth_input *input) {
 static int run(const struct client_options *chosen, const struct hearth_console_call *call) {
     struct hearth_client *client = hearth_client_create(chosen->url, chosen->key, chosen->cacert);
     struct hearth_input *input = NULL;
-    struct client_talk talk = {0};
+    struct client_conversation talk = {0};
     int status = 1;
     if (!client) {
         return 1;
     }
     const bool once = call->arg_count > 0;
     input = once ? NULL : hearth_input_create();
-    if (!hearth_client_talk_init(&talk, chosen, client, input != NULL)) {
+    if (!hearth_client_conversation_init(&talk, chosen, client, input != NULL)) {
         status = hearth_complain(1, "out of memory");
-    } else if (input && hearth_client_talk_greet(&talk) != CLIENT_DONE) {
+    } else if (input && hearth_client_conversation_greet(&talk) != CLIENT_DONE) {
         status = 1;
     } else if (chosen->session &&
-               hearth_client_talk_enter(&talk, chosen->session, input || chosen->system) != CLIENT_DONE) {
+               hearth_client_conversation_enter(&talk, chosen->session, input || chosen->system) != CLIENT_DONE) {
         status = 1;
     } else {
         status = once ? say_once(&talk, call) : converse(&talk, input);
     }
-    hearth_client_talk_finish(&talk);
+    hearth_client_conversation_finish(&talk);
     hearth_input_destroy(input);
     hearth_client_destroy(client);
     status = hearth_show_end(status);

@@ -1,13 +1,13 @@
 /* What the files of `hearth chat`, `top`, `why` and `record` share. They know the server by HTTP only, as any
  * client does.
  *
- *     chat.c       hearth chat: the command line, and what is typed
- *     talk.c       a conversation: what is sent, and the commands
- *     client.c     requests, by libcurl
- *     reply.c      a streamed reply, as it comes in
- *     top.h        hearth top
- *     why.c        hearth why: the server's verdicts, in sentences
- *     record.c     hearth record: a trace of what a server is asked for */
+ *     chat.c          hearth chat: the command line, and what is typed
+ *     conversation.c  a conversation: what is sent, and its commands
+ *     client.c        requests, by libcurl
+ *     reply.c         a streamed reply, as it comes in
+ *     top.h           hearth top
+ *     why.c           hearth why: the server's verdicts, in sentences
+ *     record.c        hearth record: a trace of the requests to a server */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H
 
@@ -90,9 +90,9 @@ enum client_outcome hearth_client_json(struct hearth_client *client, const char 
 /* Appends text as a segment of a path. */
 bool hearth_client_escape(struct hearth_buf *out, const char *text);
 
-/* ---- a conversation (talk.c) ---- */
+/* ---- a conversation (conversation.c) ---- */
 
-struct client_talk {
+struct client_conversation {
     const struct client_options *options;
     struct hearth_client *client;
     char *session;    /* NULL: the history is in `messages` */
@@ -101,16 +101,16 @@ struct client_talk {
     bool interactive, warned;
 };
 
-bool hearth_client_talk_init(struct client_talk *talk, const struct client_options *options,
-                             struct hearth_client *client, bool interactive);
-void hearth_client_talk_finish(struct client_talk *talk);
+bool hearth_client_conversation_init(struct client_conversation *talk, const struct client_options *options,
+                                     struct hearth_client *client, bool interactive);
+void hearth_client_conversation_finish(struct client_conversation *talk);
 /* Asks whether the server is there, and prints its model. */
-enum client_outcome hearth_client_talk_greet(struct client_talk *talk);
+enum client_outcome hearth_client_conversation_greet(struct client_conversation *talk);
 /* Goes on in a session, or begins it. `ask`: the server is asked about it. */
-enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const char *name, bool ask);
+enum client_outcome hearth_client_conversation_enter(struct client_conversation *talk, const char *name, bool ask);
 /* Sends a message and prints the reply. */
-enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text);
+enum client_outcome hearth_client_conversation_say(struct client_conversation *talk, const char *text);
 /* A line that begins with "/". *quit: it was /quit. */
-enum client_outcome hearth_client_talk_command(struct client_talk *talk, const char *line, bool *quit);
+enum client_outcome hearth_client_conversation_command(struct client_conversation *talk, const char *line, bool *quit);
 
 #endif

@@ -26,17 +26,17 @@ static void note(const char *text) {
     (void)fprintf(stderr, "%s\n", hearth_show_plain(stderr));
 }
 
-bool hearth_client_talk_init(struct client_talk *talk, const struct client_options *options,
-                             struct hearth_client *client, bool interactive) {
-    *talk = (struct client_talk){.options = options, .client = client, .interactive = interactive};
+bool hearth_client_conversation_init(struct client_conversation *talk, const struct client_options *options,
+                                     struct hearth_client *client, bool interactive) {
+    *talk = (struct client_conversation){.options = options, .client = client, .interactive = interactive};
     talk->messages = json_array();
     return talk->messages != NULL;
 }
 
-void hearth_client_talk_finish(struct client_talk *talk) {
+void hearth_client_conversation_finish(struct client_conversation *talk) {
     free(talk->session);
     json_decref(talk->messages);
-    *talk = (struct client_talk){0};
+    *talk = (struct client_conversation){0};
 }
 
 /* ---- printing a reply ---- */
@@ -88,7 +88,7 @@ static bool add_message(json_t *messages, const char *role, const char *content)
 }
 
 /* What is sent; NULL: out of memory. */
-static json_t *make_request(const struct client_talk *talk, const char *text) {
+static json_t *make_request(const struct client_conversation *talk, const char *text) {
     const struct client_options *options = talk->options;
     json_t *messages = talk->session ? json_array() : json_copy(talk->messages);
     const bool first = talk->session ? !talk->begun : json_array_size(messages) == 0;
@@ -111,7 +111,7 @@ static bool on_bytes(void *user, const char *bytes, size_t len) {
 }
 
 /* The local history grows by what was sent and what came back. */
-static bool remember(struct client_talk *talk, const json_t *request, const struct client_reply *reply) {
+static bool remember(struct client_conversation *talk, const json_t *request, const struct client_reply *reply) {
     const char *content = reply->content.len > 0 ? (const char *)reply->content.data : "";
     json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", content);
     bool ok = message != NULL;
@@ -132,7 +132,7 @@ static bool remember(struct client_talk *talk, const json_t *request, const stru
 }
 
 /* An older server takes session_id for one of the fields that mean nothing, and forgets what was said. */
-static void warn_without_session(struct client_talk *talk, const struct client_reply *reply) {
+static void warn_without_session(struct client_conversation *talk, const struct client_reply *reply) {
     if (talk->session && reply->receipt && !json_object_get(reply->receipt, "session") && !talk->warned) {
         talk->warned = true;
         (void)hearth_complain(1, "this server keeps no sessions: it does not know what was said before");
@@ -140,8 +140,8 @@ static void warn_without_session(struct client_talk *talk, const struct client_r
 }
 
 /* How a reply that came in ended. */
-static enum client_outcome conclude(struct client_talk *talk, const json_t *request, const struct client_reply *reply,
-                                    enum client_outcome outcome, int64_t begun_us) {
+static enum client_outcome conclude(struct client_conversation *talk, const json_t *request,
+                                    const struct client_reply *reply, enum client_outcome outcome, int64_t begun_us) {
     struct hearth_buf status = {0};
     const bool any = reply->content.len + reply->reasoning.len > 0;
     if (outcome == CLIENT_STOPPED) {
@@ -168,7 +168,7 @@ static enum client_outcome conclude(struct client_talk *talk, const json_t *requ
     return outcome;
 }
 
-enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text) {
+enum client_outcome hearth_client_conversation_say(struct client_conversation *talk, const char *text) {
     struct printer printer = {.kind = CLIENT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
     struct client_reply reply = {.on_text = on_text, .user = &printer};
     struct hearth_buf other = {0}, cause = {0};
@@ -212,7 +212,7 @@ static char *path_of(const char *before, const char *name, const char *behind) {
 }
 
 /* Takes a name. False: out of memory. */
-static bool set_session(struct client_talk *talk, const char *name, bool begun) {
+static bool set_session(struct client_conversation *talk, const char *name, bool begun) {
     char *copy = strdup(name);
     if (copy) {
         free(talk->session);
@@ -223,7 +223,7 @@ static bool set_session(struct client_talk *talk, const char *name, bool begun) 
     return copy != NULL;
 }
 
-static void note_session(const struct client_talk *talk, const json_t *session) {
+static void note_session(const struct client_conversation *talk, const json_t *session) {
     struct hearth_buf text = {0};
     const json_int_t turns = json_integer_value(json_object_get(session, "turns"));
     const json_int_t tokens = json_integer_value(json_object_get(session, "tokens"));
@@ -240,7 +240,7 @@ static void note_session(const struct client_talk *talk, const json_t *session) 
     hearth_buf_finish(&text);
 }
 
-enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const char *name, bool ask) {
+enum client_outcome hearth_client_conversation_enter(struct client_conversation *talk, const char *name, bool ask) {
     bool missing = true;
     json_t *session = NULL;
     enum client_outcome outcome = CLIENT_DONE;
@@ -261,7 +261,7 @@ enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const cha
     return outcome;
 }
 
-enum client_outcome hearth_client_talk_greet(struct client_talk *talk) {
+enum client_outcome hearth_client_conversation_greet(struct client_conversation *talk) {
     json_t *models = NULL;
     struct hearth_buf text = {0};
     enum client_outcome outcome = hearth_client_json(talk->client, "/v1/models", NULL, &models, NULL);
@@ -276,7 +276,7 @@ enum client_outcome hearth_client_talk_greet(struct client_talk *talk) {
     return outcome;
 }
 
-static enum client_outcome fork_session(struct client_talk *talk, const char *name) {
+static enum client_outcome fork_session(struct client_conversation *talk, const char *name) {
     if (!talk->session) {
         (void)hearth_complain(1, "there is no session to fork: /session NAME begins one");
         return CLIENT_FAILED;
@@ -286,7 +286,7 @@ static enum client_outcome fork_session(struct client_talk *talk, const char *na
     enum client_outcome outcome =
         path && body ? hearth_client_json(talk->client, path, body, &session, NULL) : no_memory();
     if (outcome == CLIENT_DONE) {
-        outcome = hearth_client_talk_enter(talk, name, true);
+        outcome = hearth_client_conversation_enter(talk, name, true);
     }
     json_decref(session);
     json_decref(body);
@@ -297,7 +297,7 @@ static enum client_outcome fork_session(struct client_talk *talk, const char *na
 /* ---- /history ---- */
 
 /* A page of the session's items behind `*after`, which becomes the last one's id, or NULL: there are no more. */
-static enum client_outcome print_page(struct client_talk *talk, struct hearth_show_items *print, char **after) {
+static enum client_outcome print_page(struct client_conversation *talk, struct hearth_show_items *print, char **after) {
     json_t *page = NULL;
     bool missing = false;
     char *query =
@@ -319,7 +319,7 @@ static enum client_outcome print_page(struct client_talk *talk, struct hearth_sh
     return outcome;
 }
 
-static enum client_outcome print_history(struct client_talk *talk) {
+static enum client_outcome print_history(struct client_conversation *talk) {
     struct hearth_show_items print = {.out = stdout};
     enum client_outcome outcome = CLIENT_DONE;
     char *after = NULL;
@@ -338,7 +338,7 @@ static enum client_outcome print_history(struct client_talk *talk) {
 
 /* ---- commands ---- */
 
-static enum client_outcome new_conversation(struct client_talk *talk) {
+static enum client_outcome new_conversation(struct client_conversation *talk) {
     free(talk->session);
     talk->session = NULL;
     (void)json_array_clear(talk->messages);
@@ -368,12 +368,12 @@ static enum client_outcome print_commands(void) {
     return CLIENT_DONE;
 }
 
-static enum client_outcome run_command(struct client_talk *talk, int which, const char *argument, bool *quit) {
+static enum client_outcome run_command(struct client_conversation *talk, int which, const char *argument, bool *quit) {
     switch (which) {
     case NEW: return new_conversation(talk);
     case SESSION:
         if (*argument) {
-            return hearth_client_talk_enter(talk, argument, true);
+            return hearth_client_conversation_enter(talk, argument, true);
         }
         note(talk->session ? talk->session : "no session: the history is kept here");
         return CLIENT_DONE;
@@ -384,7 +384,7 @@ static enum client_outcome run_command(struct client_talk *talk, int which, cons
     }
 }
 
-enum client_outcome hearth_client_talk_command(struct client_talk *talk, const char *line, bool *quit) {
+enum client_outcome hearth_client_conversation_command(struct client_conversation *talk, const char *line, bool *quit) {
     const size_t len = strcspn(line, " \t\n");
     char argument[1024];
     const char *begin = line + len + strspn(line + len, " \t\n");

@@ -91,7 +91,7 @@ static int remove_stale(const struct sockaddr_un *at, struct hearth_errmsg *msg)
         return hearth_fail(msg, HEARTH_ERR_IO, "the socket %s is in use by another program", at->sun_path);
     }
     if (unlink(at->sun_path) < 0 && errno != ENOENT) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot replace the socket %s, which nobody listens on: %s",
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot replace the socket %s, on which no process listens: %s",
                            at->sun_path, strerror(errno));
     }
     return HEARTH_OK;

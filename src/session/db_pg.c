@@ -49,7 +49,7 @@ struct hearth_db_server {
     bool in_transaction;
     int64_t changes;
     int64_t not_before_us; /* no new attempt before this time */
-    int why;               /* code of the last failed attempt */
+    int refusal;           /* code of the last failed attempt */
     bool pool_is_checked;
     bool prepared[HEARTH_DB_STATEMENTS_MAX];
     struct {
@@ -499,7 +499,7 @@ static int connect_to(struct hearth_db *db) {
     const char *values[] = {seconds, "10", "5", "3", db->path, "hearth", "UTF8", NULL};
     const int64_t began_us = hearth_clock_us();
     if (began_us < db->pg->not_before_us) {
-        return db->pg->why; /* `said` describes that attempt, too */
+        return db->pg->refusal; /* `said` describes that attempt, too */
     }
     snprintf(seconds, sizeof seconds, "%d", CONNECT_S);
     db->pg->conn = PQconnectdbParams(connect_keys, values, 1);
@@ -515,10 +515,10 @@ static int connect_to(struct hearth_db *db) {
     const int64_t now_us = hearth_clock_us();
     const bool slow = now_us - began_us > RETRY_US;
     db->pg->not_before_us = now_us + (slow ? RETRY_SLOW_US : RETRY_US);
-    db->pg->why = slow ? HEARTH_DB_SLOW : code_of_refusal(connect_keys, values, sqlstate);
+    db->pg->refusal = slow ? HEARTH_DB_SLOW : code_of_refusal(connect_keys, values, sqlstate);
     keep_reason(db, PQerrorMessage(db->pg->conn), sqlstate);
     hearth_db_close(db);
-    return db->pg->why;
+    return db->pg->refusal;
 }
 
 /* The server process behind a second connection; 0: the pool did not lend one in time. */

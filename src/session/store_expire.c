@@ -208,8 +208,8 @@ int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit)
     }
     err = hearth_session_end_write(store, err, sessions + turns > 0 || store->truncate_due, NULL);
     if (err == HEARTH_OK && sessions + turns > 0) {
-        hearth_log(HEARTH_LOG_INFO, "sessions: deleted %zu sessions and %zu turns: nobody has used them for %.1f days",
-                   sessions, turns, (double)(store->ttl_us + store->grace_us) / (double)DAY_US);
+        hearth_log(HEARTH_LOG_INFO, "sessions: deleted %zu sessions and %zu turns: unused for %.1f days", sessions,
+                   turns, (double)(store->ttl_us + store->grace_us) / (double)DAY_US);
     }
     return err == HEARTH_OK ? (int)(sessions + turns) : err;
 }

@@ -303,7 +303,7 @@ void hearth_file_own(const struct hearth_file_draft *draft, uint64_t owner) {
     char text[24];
     const int n = snprintf(text, sizeof text, "%" PRIu64, owner);
     if (owner != 0) {
-        (void)fsetxattr(draft->fd, OWNER_NAME, text, (size_t)n, 0); /* without it the file counts as no one's */
+        (void)fsetxattr(draft->fd, OWNER_NAME, text, (size_t)n, 0); /* without it the file has no owner */
     }
 }
 

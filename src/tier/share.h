@@ -3,14 +3,13 @@
  *     most   = part * budget                     what one owner may hold while another wants room
  *     share  = min(part, 1 / wanting) * budget   what the others leave it; `wanting`: owners with a request lately
  *
- * Room for an owner is made of what others hold above their share, and of its own; an owner that holds `most` makes it
- * of its own alone. One that holds less than its share takes what another holds above its own, whatever that is worth
- * (cache/policy.h); everything else goes by worth. Where there is room nothing of this matters: one owner may hold all
- * that no other owner wants.
  * Room for an owner is made of what others hold above their share, and of its own state; an owner that holds `most`
  * makes room of its own state only. An owner below its share takes room from one above its share, whatever the state
  * there is worth (cache/policy.h); in all other cases worth decides. While there is room none of this matters: one
- * owner may hold all
+ * owner may hold all that no other owner wants.
+ *
+ * A disk makes room now and then, for all that comes: first files above `most` go, and those that no owner wants any
+ * more, then files above the shares, then any.
  *
  * Threads: the caller's. */
 #ifndef HEARTH_TIER_SHARE_H

@@ -341,7 +341,7 @@ bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *
 
 /* ---- where its state is ---- */
 
-static json_t *look_whole(struct hearth_job *job) {
+static json_t *state_whole(struct hearth_job *job) {
     const struct hearth_receipt *receipt = &job->choices[0].receipt;
     return json_pack("{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:o, s:o}", "id",
                      job->resolved->stored->session, "object", "session.state", "tokens",
@@ -353,10 +353,10 @@ static json_t *look_whole(struct hearth_job *job) {
                      hearth_api_json_real(HEARTH_MS(receipt->prefill_us)));
 }
 
-static const struct hearth_dialect look_dialect = {.id_prefix = "state_", .whole = look_whole};
+static const struct hearth_dialect state_dialect = {.id_prefix = "state_", .whole = state_whole};
 
-static bool look_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
-                       struct hearth_api_error *error) {
+static bool state_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                        struct hearth_api_error *error) {
     const bool ok = prefetch_parse(job, body, out, error);
     out->generation.locate_only = true;
     return ok;
@@ -364,6 +364,6 @@ static bool look_parse(const struct hearth_job *job, const json_t *body, struct 
 
 bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body) {
     static const struct hearth_api_phases phases = {
-        .parse = look_parse, .resolve = prefetch_resolve, .render = prefetch_render, .dialect = &look_dialect};
+        .parse = state_parse, .resolve = prefetch_resolve, .render = prefetch_render, .dialect = &state_dialect};
     return run_phases(job, &phases, "session.state", body);
 }
