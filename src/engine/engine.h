@@ -60,7 +60,7 @@ struct hearth_caps {
     enum hearth_engine_class memory_class;
     bool cache_ok;             /* the self-test at load passed; false: state must not be reused */
     uint32_t lanes;            /* most sequences in one batch; any sequences may be chosen */
-    uint32_t seqs;             /* all sequences: as many as lanes, and parked ones for state that no request uses */
+    uint32_t seqs;             /* all sequences: as many as lanes, and parked ones, on which nothing is computed */
     uint32_t ctx_tokens;       /* cells, and also the length of the longest sequence */
     uint32_t train_ctx_tokens; /* context size the model was trained with */
     uint32_t batch_tokens;     /* most tokens in one decode */
