@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* What counts as one: an IPv4 address, the first half of an IPv6 address, all of a socket's path. */
+/* What counts as one address: an IPv4 address, the first half of an IPv6 address, or the path of a socket. */
 static struct hearth_digest digest_of(const struct sockaddr *from, bool *local) {
     uint8_t bytes[8] = {0};
     *local = false;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Of the request: what stands in its target counts more than the header (RFC 9112, section 3.2.2). */
+/* The host of a request: the one in its target wins over the header (RFC 9112, section 3.2.2). */
 static const char *host_of(const struct hearth_http_conn *conn, char target[HEARTH_HTTP_HOST_BYTES]) {
     const char *url = (const char *)conn->url.data;
     const char *at = conn->url.len > 0 && *url != '/' ? memmem(url, conn->url.len, "://", 3) : NULL;

@@ -69,7 +69,7 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
 
 /* ---- events of the socket ---- */
 
-/* No more is read while much waits for its turn. */
+/* Stops reading while much input waits for its turn. */
 static void pause_or_go_on(struct hearth_http_conn *conn) {
     const bool much = evbuffer_get_length(bufferevent_get_input(conn->bev)) > PIPELINED_BYTES;
     if (much == conn->paused || conn->eof) {
@@ -84,7 +84,7 @@ static void pause_or_go_on(struct hearth_http_conn *conn) {
     }
 }
 
-/* Nothing more comes, and what came is used up as far as it goes. */
+/* Ends the connection when nothing more will come and all that came is used. */
 static void end_after_eof(struct hearth_http_conn *conn) {
     const bool more = evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0; /* when it is its turn again */
     if (conn->doomed || more || conn->state == HEARTH_HTTP_CONN_BUSY || conn->state == HEARTH_HTTP_CONN_FLUSH) {
@@ -97,7 +97,7 @@ static void end_after_eof(struct hearth_http_conn *conn) {
     }
 }
 
-/* Takes what has arrived. */
+/* Handles the input that has arrived. */
 static void pump(struct hearth_http_conn *conn) {
     hearth_http_request_pump(conn);
     pause_or_go_on(conn);
@@ -118,7 +118,7 @@ static void on_turn(evutil_socket_t fd, short what, void *user) {
     pump(user);
 }
 
-/* The output buffer has been taken by the kernel. */
+/* The kernel has taken the output buffer. */
 static void on_written(struct bufferevent *bev, void *user) {
     struct hearth_http_conn *conn = user;
     conn->drained = true;
@@ -140,7 +140,7 @@ static void on_written(struct bufferevent *bev, void *user) {
     }
 }
 
-/* The client has closed its side. False: it has gone. */
+/* The client has closed its side. Returns whether it still waits for answers; false: it has gone. */
 static bool waits_for_answers(struct hearth_http_conn *conn) {
     conn->eof = true;
     switch (conn->state) {
@@ -180,8 +180,8 @@ static void on_event(struct bufferevent *bev, short what, void *user) {
 
 /* ---- beginning and end ---- */
 
-/* What the kernel is to do: send each token at once, keep little of what is not taken, and find out about peers that
- * have vanished (a minute of silence, then four questions). All of this may fail, for a socket that is not TCP. */
+/* Sets what the kernel does: send each token at once, keep little unsent output, and find peers that have vanished (a
+ * minute of silence, then four probes). All of it may fail for a socket that is not TCP. */
 static void set_socket_options(evutil_socket_t fd) {
     const int on = 1, idle_s = 60, interval_s = 15, probes = 4, unsent_bytes = KERNEL_UNSENT_BYTES;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -192,12 +192,12 @@ static void set_socket_options(evutil_socket_t fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* The address of the client, and what the connection is read and written by. False: out of memory. */
+/* Makes the parts of a connection: the client's address, and what reads and writes. False: out of memory. */
 static bool make_parts(struct hearth_http_conn *conn, evutil_socket_t fd) {
     struct hearth_http_server *server = conn->server;
     struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
     socklen_t len = sizeof from;
-    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* one that has left again has no address */
+    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* a client that has left again has no address */
     conn->bev = server->has_tls ? hearth_http_tls_accept(server, fd)
                                 : bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (conn->bev == NULL) {

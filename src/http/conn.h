@@ -30,18 +30,18 @@
 #include <sys/types.h>
 
 #define HEARTH_HTTP_HEADERS_MAX 128
-/* What each answer begins with, whatever its status. */
+/* Every answer begins like this, whatever its status. */
 #define HEARTH_HTTP_VERSION "HTTP/1.1 "
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
 #define HEARTH_HTTP_PEER_BYTES 56
-/* What scripts of web pages may read of an answer, besides what they always may. */
+/* Headers of an answer that scripts of web pages may read, besides those that they always may. */
 #define HEARTH_HTTP_EXPOSED                                                                                        \
     "X-Request-Id, request-id, Retry-After, Retry-After-Ms, X-Should-Retry, Warning, x-ratelimit-limit-requests, " \
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                       \
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, anthropic-ratelimit-requests-limit, "                 \
     "anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "                                 \
     "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
-/* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
+/* Connections over the limit that wait for their 503; when there are so many, nothing is accepted. */
 #define HEARTH_HTTP_CONNECTIONS_OVER 64u
 
 struct sockaddr;
@@ -50,7 +50,7 @@ struct ssl_ctx_st;
 struct hearth_http_conn;
 TAILQ_HEAD(hearth_http_conns, hearth_http_conn);
 
-/* Of the lines about clients: how many were written lately. See report.c. */
+/* How many log lines about clients were written lately. See report.c. */
 struct hearth_http_report {
     int64_t since_us;
     uint32_t written;
@@ -77,10 +77,10 @@ struct hearth_http_server {
 
     /* The loop's. */
     struct hearth_http_conns conns; /* all */
-    struct hearth_http_conns quiet; /* SHAKE, IDLE and HEAD, the longest of them first */
+    struct hearth_http_conns quiet; /* connections in SHAKE, IDLE and HEAD, the longest first */
     struct hearth_table addresses;  /* of connections */
-    size_t unread_bytes;            /* written and not with the kernel yet */
-    size_t bodies_bytes;            /* of bodies that are read, or were taken and not freed yet */
+    size_t unread_bytes;            /* written, but not taken by the kernel yet */
+    size_t bodies_bytes;            /* of bodies that are being read, or were taken and not freed yet */
     struct hearth_http_stats stats;
     struct hearth_http_report report;
     uint64_t request_id_seed, request_id_count;
@@ -91,11 +91,11 @@ struct hearth_http_server {
     pthread_mutex_t mutex;
     pthread_cond_t loop_ended_cond;
     struct hearth_http_work *work_head, *work_tail;
-    struct ssl_ctx_st *tls; /* for connections that come from now on; NULL: they speak plainly */
+    struct ssl_ctx_st *tls; /* for new connections; NULL: they use no TLS */
     bool want_stop, want_abort, loop_ended;
 };
 
-/* The loop's priorities: what is not said to be of one of them is of the middle one. */
+/* Priorities of the loop; without one of these, work has the middle priority. */
 enum {
     HEARTH_HTTP_PIPELINED = 2, /* requests that are here already, behind others of their connection */
     HEARTH_HTTP_PRIORITIES = 3,
@@ -116,49 +116,49 @@ struct hearth_http_header_at {
     uint32_t name, value; /* offsets into conn->head */
 };
 
-/* An address and how many connections it has. */
+/* An address with the number of its connections. */
 struct hearth_http_address {
     struct hearth_link link; /* first */
     uint32_t connections;
     bool local; /* this machine */
 };
 
-/* A request as it is read; reset for the next one. What it needs memory for is freed in between: an idle connection is
- * this struct and libevent's. */
+/* A connection and the request that is being read on it, which is reset for the next one. Memory of the request is
+ * freed in between, so an idle connection is only this struct and libevent's. */
 struct hearth_http_conn {
     struct hearth_http_server *server;
     TAILQ_ENTRY(hearth_http_conn) in_conns, in_quiet;
     struct bufferevent *bev;
     struct event *timer;
-    struct event *turn; /* for the next request, which is here already */
+    struct event *turn; /* handles the next request, which has already arrived */
     struct hearth_http_address *address;
     struct evbuffer_cb_entry *output_watch;
     size_t unread_bytes; /* in the output buffer */
     int64_t since_us;    /* in this state */
-    int64_t heard_us;    /* when bytes came last, or the state began */
+    int64_t heard_us;    /* when bytes last came, or when the state began */
     enum hearth_http_conn_state state;
     bool pumping;     /* inside the read loop: ending an exchange must not start another one */
-    bool eof;         /* the client has closed its side; whether it is gone is peer.c's question */
-    bool paused;      /* so much has arrived ahead of its turn that no more is read */
+    bool eof;         /* the client has closed its side; peer.c finds out whether it is gone */
+    bool paused;      /* so much input waits for its turn that reading has stopped */
     bool linger;      /* close by way of LINGER */
     bool doomed;      /* to be closed by the timer's callback, from the loop */
-    bool over_limit;  /* accepted when there were as many as may be */
-    bool quiet;       /* in the list of those */
+    bool over_limit;  /* accepted although the limit was reached */
+    bool quiet;       /* in the list `quiet` */
     bool head_read;   /* the parser stands at the end of a head */
     bool complete;    /* the parser stands at the end of a request */
-    bool resumed;     /* it goes on from the end of a head, even if no bytes follow */
+    bool resumed;     /* parsing continues behind the head, even if no bytes follow */
     bool keep_alive;  /* of the request being read or answered */
-    int error_status; /* found in a parser callback; answered when the parser has returned */
+    int error_status; /* set by a parser callback; answered when the parser has returned */
     const char *error_message;
 
-    /* A client that has closed its side: when it was asked last, and how long until it is looked at. */
+    /* For a client that has closed its side: when it was last asked, and the time until the next check. */
     int64_t asked_us, look_us;
     size_t head_put; /* bytes of HEARTH_HTTP_VERSION that it was asked with */
 
     /* The reader: how much was written for it, and how much of that it had taken when the window began. */
     uint64_t written_bytes, window_bytes;
     int64_t window_us;
-    bool drained; /* it has taken everything since that was last looked at */
+    bool drained; /* it has taken all output since the last check */
 
     llhttp_t parser;
     struct hearth_buf url;
@@ -167,14 +167,14 @@ struct hearth_http_conn {
     uint32_t header_count;
     size_t header_room;
     size_t head_bytes;
-    size_t framing_bytes; /* of a chunked body: what is not its content */
+    size_t framing_bytes; /* of a chunked body: bytes that are not content */
     size_t protocol_len;  /* how much of its name in the request line was read */
-    const char *piece;    /* what the parser looks at: the input from byte piece_at of the request on */
+    const char *piece;    /* the input that the parser sees, from byte piece_at of the request on */
     uint64_t piece_at;
-    uint64_t word_end; /* of the request line: behind the last word that was read, as such a byte */
+    uint64_t word_end; /* of the request line: position behind the last word that was read */
     bool in_name;
     bool head_done;
-    struct hearth_buf body; /* counted in server->bodies_bytes, also when it has been taken */
+    struct hearth_buf body; /* counted in server->bodies_bytes, also after it was taken */
 
     struct hearth_http_exchange *exchange;
 };
@@ -185,7 +185,7 @@ struct hearth_http_exchange {
     char *path; /* one allocation with the query */
     char *query;
     char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
-    int64_t head_us; /* when the request's head was here */
+    int64_t head_us; /* when the request's head was complete */
     bool head_only;  /* HEAD */
     bool begun;
     bool chunked;
@@ -203,109 +203,109 @@ void hearth_http_unlisten(struct hearth_http_server *server);
 
 /* tls.c */
 void hearth_http_tls_destroy(struct ssl_ctx_st *ctx);
-/* A buffered socket before its handshake. NULL: out of memory; the socket is open. */
+/* Wraps a socket for TLS, before the handshake. NULL: out of memory; the socket stays open. */
 struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd);
-/* What went wrong in it; NULL: nothing that OpenSSL knows of. */
+/* The error of its TLS; NULL: OpenSSL knows of none. */
 const char *hearth_http_tls_error(struct bufferevent *bev);
 /* Sends TLS's close_notify. */
 void hearth_http_tls_close_notify(struct bufferevent *bev);
 
 /* address.c */
-/* The address's connections are one more. NULL: out of memory. */
+/* Counts one more connection of the address. NULL: out of memory. */
 struct hearth_http_address *hearth_http_address_ref(struct hearth_http_server *server, const struct sockaddr *from);
 void hearth_http_address_unref(struct hearth_http_server *server, struct hearth_http_address *address);
 /* The most connections that an address may have. */
 uint32_t hearth_http_address_most(const struct hearth_http_server *server, const struct hearth_http_address *address);
-/* True when so many connections of its address already wait to be refused that this one is closed without an answer. */
+/* Whether so many connections of its address already wait to be refused that this one is closed without an answer. */
 bool hearth_http_address_is_overfull(const struct hearth_http_conn *conn);
 
 /* evict.c */
-/* Closes the connection that is first to make room for others. False: there is none. */
+/* Closes the connection that is first in line, to make room for others. False: there is none. */
 bool hearth_http_evict(struct hearth_http_server *server);
 /* Evicts another connection if this one is one too many. NULL: there is room; else the message for its client. */
 const char *hearth_http_make_room(struct hearth_http_conn *conn);
 
 /* state.c */
-/* Enters the state that it begins with; leaves the last one; goes from one to the next. */
+/* Enters the first state; leaves the last one; changes from one to another. */
 void hearth_http_conn_enter(struct hearth_http_conn *conn, enum hearth_http_conn_state state);
 void hearth_http_conn_leave(struct hearth_http_conn *conn);
 void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_conn_state state);
-/* When the state must have ended; INT64_MAX: it may last. */
+/* When the state has to end; INT64_MAX: no limit. */
 int64_t hearth_http_conn_due_us(const struct hearth_http_conn *conn);
 /* Sets the timer to the next deadline. */
 void hearth_http_conn_set_timer(struct hearth_http_conn *conn, int64_t now_us);
-/* True when a window has ended in which the reader took too little of what waited for it. */
+/* Whether, in the window that has ended, the reader took too little of the output that waited. */
 bool hearth_http_conn_is_stalled(struct hearth_http_conn *conn, int64_t now_us);
 /* Bytes written that are not with the kernel yet. */
 size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn);
-/* Counts what has been put into the output buffer. */
+/* Counts output that was put into the buffer. */
 void hearth_http_conn_written(struct hearth_http_conn *conn, size_t len);
-/* Closes the connection from the loop, soon: for callers that its exchange must outlive. */
+/* Closes the connection from the loop a moment later, for callers that still need its exchange. */
 void hearth_http_conn_doom(struct hearth_http_conn *conn);
-/* Begins to count what is written. False: out of memory. */
+/* Begins to count output. False: out of memory. */
 bool hearth_http_unread_watch(struct hearth_http_conn *conn);
-/* The connection's bytes count no more. */
+/* Takes the connection's output out of the counts. */
 void hearth_http_unread_forget(struct hearth_http_conn *conn);
-/* Cuts off those that leave most unread, until it is no more than there may be. */
+/* Cuts off the connections with most unread output until the sum is within the limit. */
 void hearth_http_unread_bound(struct hearth_http_server *server);
 
 /* close.c */
 void hearth_http_exchange_destroy(struct hearth_http_exchange *exchange);
-/* Ends the open exchange, for which the client does not wait any more, and tells it so. */
+/* Ends the open exchange because the client no longer waits, and tells the handler. */
 void hearth_http_exchange_drop(struct hearth_http_conn *conn);
 /* Forgets the request that was read, and frees it. */
 void hearth_http_request_reset(struct hearth_http_conn *conn);
 /* Frees what a connection is made of; the socket is closed. */
 void hearth_http_conn_free(struct hearth_http_conn *conn);
-/* Closes at once; an open exchange is told. */
+/* Closes the connection at once; the handler of an open exchange is told. */
 void hearth_http_conn_destroy(struct hearth_http_conn *conn);
 /* Ends the loop of a server that stops and has no connections left. */
 void hearth_http_end_if_done(struct hearth_http_server *server);
 
 /* peer.c */
-/* The client of an open exchange has closed its side. False: it has gone. Else hearth_http_peer_is_there() wants to be
- * asked again after conn->look_us. */
+/* The client of an open exchange has closed its side. False: it has gone. Otherwise call hearth_http_peer_is_there()
+ * after conn->look_us. */
 bool hearth_http_peer_closed(struct hearth_http_conn *conn);
 bool hearth_http_peer_is_there(struct hearth_http_conn *conn);
 
 /* conn.c */
-/* NULL: out of memory; the socket is closed. */
+/* Makes a connection. NULL: out of memory; the socket is closed. */
 struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *server, evutil_socket_t fd);
 /* Called when the server stops: connections without a request in work are closed. */
 void hearth_http_conn_stop(struct hearth_http_conn *conn);
 
 /* request.c */
 void hearth_http_request_init(struct hearth_http_conn *conn);
-/* Takes what has arrived, request by request. */
+/* Handles the input that has arrived, request by request. */
 void hearth_http_request_pump(struct hearth_http_conn *conn);
 
 /* admit.c */
-/* Judges an exchange that has just been opened by the page that asks. True: it goes on, and its answer has the headers
- * that the page needs. False: it has been answered with 403. */
+/* Checks a new exchange by the page that asks. True: it goes on, and its answer has the headers that the page needs.
+ * False: it was answered with 403. */
 bool hearth_http_admit(struct hearth_http_exchange *exchange);
 
 /* head.c */
 /* A header of the request that has been read, by name in any case; NULL when it was not sent. */
 const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name);
-/* What a request's head is answered with when it is refused. */
+/* The answer to a refused head. */
 struct hearth_http_refusal {
     int status;
     const char *message;
 };
-/* False: `out` says what is wrong with the head that has been read. */
+/* Checks a head. False: `out` says what is wrong. */
 bool hearth_http_head_check(const struct hearth_http_conn *conn, struct hearth_http_refusal *out);
 /* The parts of a request target, as offsets into it: "/path?query", "http://authority/path?query", or "*". */
 struct hearth_http_target {
     const char *authority, *path, *query;
     size_t authority_len, path_len, query_len;
 };
-/* False: it is none of these. */
+/* Splits a request target. False: it has none of the known forms. */
 bool hearth_http_target_split(const char *text, size_t len, struct hearth_http_target *out);
 
 /* exchange.c */
 /* An exchange for the request that `conn` has read; NULL: out of memory or a path that is not one (then *status). */
 struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn *conn, int *status);
-/* Writes raw bytes; without memory for them the connection is doomed. */
+/* Writes raw bytes; out of memory, the connection is doomed. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len);
 /* Answers an error found by the server, and ends the connection. An open exchange is told that it is gone. */
 void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message);

@@ -7,11 +7,10 @@
 #include "base/clock.h"
 #include "http/conn.h"
 
-/* A connection that has been at it for less is left alone: its request is likely on its way. */
+/* A connection is left alone for this long: its request is probably on its way. */
 #define SLOW_LEAST_US (1000 * 1000ll)
 
-/* Bytes a second that have moved since this began, of a body or of the end of an answer; negative: it is at neither,
- * or has only begun. */
+/* Bytes a second, of a body or of the end of an answer; negative: the connection does neither, or has only begun. */
 static double speed(const struct hearth_http_conn *conn, int64_t now_us) {
     const size_t unsent = hearth_http_conn_unsent(conn);
     int64_t since_us = conn->since_us;
@@ -64,7 +63,7 @@ static struct hearth_http_conn *find_slowest(struct hearth_http_server *server, 
     return slowest;
 }
 
-/* Closes a connection, of one address or of all, that others may take the place of. False: there is none. */
+/* Closes a connection (of one address, or of all) in favour of another one. False: there is none to close. */
 static bool evict(struct hearth_http_server *server, const struct hearth_http_address *of) {
     const int64_t now_us = hearth_clock_us();
     const char *cause = "others need its place, and it has long been without a request";

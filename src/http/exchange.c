@@ -43,8 +43,8 @@ static bool percent_decode(char *text) {
     return true;
 }
 
-/* Copies a path, as nginx reads one: slashes in a row are one, and one behind the path is none. Base URLs are given
- * with a slash at their end, and clients put their paths behind it. */
+/* Copies a path in the form in which nginx reads it: several slashes count as one, and one at the end as none. Base
+ * URLs may end with a slash, behind which clients put their paths. */
 static char *copy_path(char *out, const char *path, size_t len) {
     const char *begin = out;
     for (size_t i = 0; i < len; i++) {
@@ -77,7 +77,7 @@ static int split_target(struct hearth_http_exchange *exchange, const struct hear
     return percent_decode(exchange->path) ? 0 : 400;
 }
 
-/* Random: a number that counts would tell each client how many requests the others make. */
+/* Makes a random id: a counter would tell each client how many requests the others make. */
 static void make_request_id(struct hearth_http_server *server, char out[HEARTH_HTTP_REQUEST_ID_BYTES]) {
     uint64_t bits[2];
     if (getrandom(bits, sizeof bits, GRND_NONBLOCK) != (ssize_t)sizeof bits) {
@@ -159,7 +159,7 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
     }
 }
 
-/* What cannot be written for want of memory would leave the client with half an answer: the connection goes instead. */
+/* Writes bytes. Out of memory the client would be left with half an answer, so the connection is closed. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
     if (!conn->doomed && len > 0) {
         hearth_http_unread_bound(conn->server);
@@ -167,7 +167,7 @@ void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t le
     if (conn->doomed || len == 0) {
         return;
     }
-    /* Enabled anew each time: libevent does not tell when it found no memory to be called by what is written. */
+    /* Enabled each time: libevent does not report when it found no memory for its write callback. */
     if (bufferevent_write(conn->bev, bytes, len) < 0 || bufferevent_enable(conn->bev, EV_WRITE) < 0) {
         hearth_http_report_drop(conn, "there is no memory for its answer");
         hearth_http_conn_doom(conn);
@@ -231,10 +231,10 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     hearth_buf_finish(&head);
 }
 
-/* The response is written: flush, then the next request or the end. */
+/* The response was written: flush it, then the next request or the end. */
 static void answered(struct hearth_http_conn *conn) {
     struct evbuffer *input = bufferevent_get_input(conn->bev);
-    const bool whole = conn->state == HEARTH_HTTP_CONN_BUSY; /* else its body is still to come */
+    const bool whole = conn->state == HEARTH_HTTP_CONN_BUSY; /* otherwise its body is still to come */
     hearth_http_exchange_destroy(conn->exchange);
     conn->exchange = NULL;
     hearth_http_request_reset(conn);
@@ -292,7 +292,7 @@ bool hearth_http_is_behind(const struct hearth_http_exchange *exchange) {
     if (evbuffer_get_length(bufferevent_get_output(exchange->conn->bev)) > 0) {
         return true;
     }
-    /* Of TCP what the window does not let out; of a socket in the file system what was not read. */
+    /* For TCP, what the window does not let out; for a socket in the file system, what was not read. */
     return fd >= 0 && (ioctl(fd, SIOCOUTQNSD, &waiting) == 0 || ioctl(fd, SIOCOUTQ, &waiting) == 0) && waiting > 0;
 }
 
@@ -302,7 +302,7 @@ void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes,
     if (len == 0 || exchange->head_only || conn->doomed) {
         return;
     }
-    /* What is written now does not count: it may be large, and its reader fast. */
+    /* Output of this call does not count: it may be large, and its reader fast. */
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > conn->server->params.out_bytes) {
         conn->server->stats.stalled++;
         hearth_http_report_drop(conn, "it has left more unread than may wait for it");
@@ -361,7 +361,7 @@ static void write_error(struct hearth_http_conn *conn, int status, const char *m
                    request_id, &body);
     snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", body.len);
     if (!hearth_buf_printf(&extra, "request-id: %s\r\n%s", request_id, status == 503 ? "Retry-After: 1\r\n" : "")) {
-        extra.len = 0; /* the answer is worth more */
+        extra.len = 0; /* the answer matters more */
     }
     put_head(conn, status, request_id, "application/json; charset=utf-8", framing, &extra);
     hearth_http_put(conn, body.data, body.len);
@@ -379,7 +379,7 @@ void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char
     hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_FLUSH);
     write_error(conn, status, message);
     hearth_http_request_reset(conn);
-    hearth_http_conn_set_timer(conn, hearth_clock_us()); /* something waits for the reader now */
+    hearth_http_conn_set_timer(conn, hearth_clock_us()); /* output now waits for the reader */
 }
 
 void hearth_http_respond_options(struct hearth_http_exchange *exchange) {

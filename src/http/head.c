@@ -21,7 +21,7 @@ const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const c
     return NULL;
 }
 
-/* Headers that one reader would take the first of, and another one the last. */
+/* Headers that may occur once: of two copies, one program would read the first and another the last. */
 #define SINGLE_TABLE(X)    \
     X("Authorization")     \
     X("Content-Length")    \
@@ -80,8 +80,8 @@ static bool is_plain(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* Whether `text` can be the name or address of a host, with or without a port: what is read as a host by one program
- * must not be a port for another. */
+/* Whether `text` can be a host, with or without a port. What one program reads as the host must not be the port for
+ * another. */
 static bool is_authority(const char *text, size_t len) {
     const bool bracket = len > 0 && *text == '[';
     const char *others = bracket ? ":.%-_~" : "-._~%!$&'()*+;=";
@@ -118,7 +118,7 @@ static bool check_host(const struct hearth_http_conn *conn, const struct hearth_
     return true;
 }
 
-/* Chunked is the only coding that is known here, and it must be the last one, and alone. */
+/* Checks the transfer coding: only chunked is known, and it must be the only one. */
 static bool check_coding(const struct hearth_http_conn *conn, struct hearth_http_refusal *out) {
     static const char chunked[] = "chunked";
     const char *coding = hearth_http_conn_header(conn, "transfer-encoding");

@@ -35,7 +35,7 @@ static int open_socket(const struct addrinfo *ai, int *out_errno) {
     return fd;
 }
 
-/* Opens the listening socket on the first address of `host` that can be had. */
+/* Opens the listening socket on the first usable address of `host`. */
 static int listen_on_address(struct hearth_http_server *server, int *out_fd, struct hearth_errmsg *msg) {
     const char *host = server->params.host;
     const unsigned port = server->params.port;
@@ -70,7 +70,7 @@ static int listen_on_address(struct hearth_http_server *server, int *out_fd, str
     return HEARTH_OK;
 }
 
-/* Removes a socket that a server left behind. Errors: anything else is there, and why it stays. */
+/* Removes a socket that a server has left. Errors: anything else is there, with the reason why it stays. */
 static int remove_stale(const struct sockaddr_un *at, struct hearth_errmsg *msg) {
     struct stat found;
     if (lstat(at->sun_path, &found) < 0) {

@@ -87,7 +87,7 @@ static bool is_loopback_name(const char *name) {
            (len > sizeof tail - 1 && strcasecmp(name + len - (sizeof tail - 1), tail) == 0);
 }
 
-/* An address of IPv4 as IPv6 maps it. False: it is a name. */
+/* Reads an IPv4 address as IPv6 maps it, or an IPv6 address. False: the text is a name. */
 static bool read_address(const char *text, struct in6_addr *out) {
     *out = (struct in6_addr){.s6_addr = {[10] = 0xFF, [11] = 0xFF}};
     return inet_pton(AF_INET, text, &out->s6_addr[12]) == 1 || inet_pton(AF_INET6, text, out) == 1;
@@ -105,7 +105,7 @@ bool hearth_http_host_is_loopback(const char *host) {
     return is_loopback_name(bare);
 }
 
-/* The same name or address, however it is written. */
+/* Whether both are the same name or address, however written. */
 static bool same_host(const char *a, const char *b) {
     char one[HEARTH_HTTP_HOST_BYTES], other[HEARTH_HTTP_HOST_BYTES];
     struct in6_addr x, y;
@@ -146,7 +146,8 @@ bool hearth_http_host_is_everywhere(const char *host) {
     return every;
 }
 
-/* A socket in a file is judged like a port: what forwards a port to it (ssh -L, a proxy) is reached by browsers. */
+/* Whether the host is known. A socket in a file is judged like a port, because browsers reach it through anything that
+ * forwards a port to it (ssh -L, a proxy). */
 static bool is_known_host(const struct hearth_http_origins *origins, const struct hearth_http_asker *asker) {
     const char *host = asker->host;
     if (host == NULL || hearth_http_host_is_loopback(host)) {
@@ -174,7 +175,7 @@ static bool is_web(const char *origin) {
     return has_scheme(origin, "http") || has_scheme(origin, "https");
 }
 
-/* The bytes of an origin without the port that its scheme has anyway, which browsers leave out. */
+/* The length of an origin without the default port of its scheme, which browsers leave out. */
 static size_t length_without_port(const char *origin) {
     const size_t len = strlen(origin), tail = strlen(has_scheme(origin, "https") ? ":443" : ":80");
     const bool usual =
@@ -200,7 +201,7 @@ static bool is_local_page(const char *origin) {
 }
 
 static bool is_listed(const struct hearth_http_origins *origins, const char *origin) {
-    if (authority_of(origin) == NULL) { /* "null" is every page that has no origin of its own */
+    if (authority_of(origin) == NULL) { /* "null" stands for every page without an origin of its own */
         return false;
     }
     for (const char *at = origins->origins.text; *at != '\0'; at += strlen(at) + 1) {
@@ -211,7 +212,7 @@ static bool is_listed(const struct hearth_http_origins *origins, const char *ori
     return origins->local && is_local_page(origin);
 }
 
-/* A page of the server itself. It serves none, but a user may look at an answer, and ask from there. */
+/* Whether the origin is the server's own. It serves no other page, but a user may open an answer and ask from there. */
 static bool is_own(const char *origin, const char *host) {
     return host != NULL && is_web(origin) && authority_of(origin) != NULL &&
            strcasecmp(authority_of(origin), host) == 0;
@@ -306,7 +307,7 @@ enum hearth_http_verdict hearth_http_origins_judge(const struct hearth_http_orig
                : HEARTH_HTTP_ADMITTED;
 }
 
-/* What a client has sent, for a line of text. */
+/* Copies a client's text for a line of text. */
 static void show(const char *text, char out[SHOWN + 1]) {
     size_t len = 0;
     for (; text != NULL && text[len] != '\0' && len < SHOWN; len++) {

@@ -22,7 +22,7 @@
 
 struct hearth_http_origins;
 
-/* What decides is in here, as the request says it. */
+/* The parts of a request that decide. */
 struct hearth_http_asker {
     const char *host;   /* of the target or the Host header; NULL: neither (HTTP/1.0) */
     const char *origin; /* NULL: not sent */
@@ -47,25 +47,25 @@ struct hearth_http_origins *hearth_http_origins_create(const char *listen, const
                                                        size_t host_count);
 void hearth_http_origins_destroy(struct hearth_http_origins *origins); /* NULL is allowed */
 
-/* Whether every request needs a key. Any thread. */
+/* Says whether every request needs a key. Any thread. */
 void hearth_http_origins_set_keyed(struct hearth_http_origins *origins, bool keyed);
 
 enum hearth_http_verdict hearth_http_origins_judge(const struct hearth_http_origins *origins,
                                                    const struct hearth_http_asker *asker);
-/* Writes for the client why it is refused, and which option of the server would let it in. */
+/* Writes, for the client, why it was refused, and which option of the server would admit it. */
 void hearth_http_origin_explain(enum hearth_http_verdict verdict, const struct hearth_http_asker *asker, char *out,
                                 size_t cap);
-/* What Access-Control-Allow-Origin says to a page of this origin; NULL: nothing. */
+/* The value of Access-Control-Allow-Origin for a page of this origin; NULL: none. */
 const char *hearth_http_origins_grant(const struct hearth_http_origins *origins, const char *origin);
 
-/* A word of --cors-origin that says something. */
+/* Whether a word of --cors-origin is valid. */
 bool hearth_http_origin_is_valid(const char *text, size_t len);
 /* A name or an address, with or without a port, that is always this machine: localhost, *.localhost, 127.0.0.0/8 and
  * ::1. */
 bool hearth_http_host_is_loopback(const char *host);
 /* An address that stands for every one of this machine, however it is written: 0.0.0.0, ::, 0. */
 bool hearth_http_host_is_everywhere(const char *host);
-/* A word of --allow-host that can be met: a name, or an address without brackets; neither has a port. */
+/* Whether a word of --allow-host is valid: a name, or an address without brackets; neither with a port. */
 bool hearth_http_host_is_valid(const char *text, size_t len);
 
 #endif

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Of answers that a client which pipelines has not read: with more, its next request is not looked at. */
+/* Limit on a pipelining client's unread answers: above it the next request is not looked at. */
 #define PIPELINED_UNSENT_BYTES (64u * 1024)
 /* Sizes, extensions and trailers of a chunked body: header_bytes, and so many more for each byte of the content. */
 #define FRAMING_PER_BYTE 8u
@@ -59,8 +59,8 @@ static int on_message_begin(llhttp_t *parser) {
     return 0;
 }
 
-/* A part of the request line's next word, or of the one before: one space is between two (RFC 9112, section 3), while
- * the parser would take any number. */
+/* Takes a part of a word of the request line. Exactly one space may stand between two words (RFC 9112, section 3); the
+ * parser would accept any number. */
 static int take_word(struct hearth_http_conn *conn, bool first, const char *at, size_t len) {
     const uint64_t from = conn->piece_at + (uint64_t)(at - conn->piece);
     if (first && from != conn->word_end + 1) {
@@ -105,7 +105,7 @@ static int on_protocol(llhttp_t *parser, const char *at, size_t len) {
     return 0;
 }
 
-/* A request line without a version is one of HTTP/0.9, behind which no headers come. */
+/* A request line without a version is HTTP/0.9, which has no headers. */
 static int on_url_complete(llhttp_t *parser) {
     const bool unversioned = parser->http_major == 0 && parser->http_minor == 9;
     return unversioned ? parser_fail(conn_of(parser), 505, NOT_SPOKEN) : 0;
@@ -166,7 +166,7 @@ static int on_headers_complete(llhttp_t *parser) {
     return HPE_PAUSED;
 }
 
-/* The size of a chunk is here, the chunk is not. */
+/* The size of a chunk was read, the chunk was not. */
 static int on_chunk_header(llhttp_t *parser) {
     struct hearth_http_conn *conn = conn_of(parser);
     return parser->content_length > conn->server->params.body_bytes - conn->body.len
@@ -259,7 +259,7 @@ static bool open_exchange(struct hearth_http_conn *conn) {
     return goes_on;
 }
 
-/* Whether a request is taken, by its head and by what is going on. False: it has been answered. */
+/* Decides by the head, and by the load, whether a request is taken. False: it was answered. */
 static bool check_head(struct hearth_http_conn *conn) {
     struct hearth_http_server *server = conn->server;
     struct hearth_http_refusal refusal;
@@ -310,8 +310,8 @@ static void take_request(struct hearth_http_conn *conn) {
     }
 }
 
-/* Before a request one empty line may stand, such as old clients send behind a body (RFC 9112, section 2.2); the parser
- * would take any number, of any ends. False: there is more. */
+/* Whether the input is one empty line. One may stand before a request, because old clients send it behind a body (RFC
+ * 9112, section 2.2); the parser would accept any number, with any line ends. False: there is more. */
 static bool is_empty_line(struct hearth_http_conn *conn, const char *data, size_t len) {
     static const char line[] = "\r\n";
     uint64_t at = conn->piece_at;
@@ -322,7 +322,7 @@ static bool is_empty_line(struct hearth_http_conn *conn, const char *data, size_
     return i == len || (at != 1 && data[i] != '\r' && data[i] != '\n');
 }
 
-/* Has the parser look at `len` bytes of the input, and takes those that it is done with. */
+/* Gives `len` bytes of the input to the parser, and removes those that it has used. */
 static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *input, size_t len) {
     const char *data = len > 0 ? (const char *)evbuffer_pullup(input, (ev_ssize_t)len) : "";
     const size_t body_before = conn->body.len;
@@ -349,12 +349,12 @@ static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *in
     return error;
 }
 
-/* A client that pipelines without reading the answers waits until it has read. */
+/* Whether a client reads its answers; one that pipelines without reading has to wait. */
 static bool reads_answers(const struct hearth_http_conn *conn) {
     return hearth_http_conn_unsent(conn) <= PIPELINED_UNSENT_BYTES;
 }
 
-/* Takes one piece of the input. False: there is nothing (more) to do in this turn, which a request ends. */
+/* Handles one piece of the input. False: nothing more can be done in this turn, which ends with a request. */
 static bool parse_piece(struct hearth_http_conn *conn) {
     struct evbuffer *input = bufferevent_get_input(conn->bev);
     if (conn->state == HEARTH_HTTP_CONN_FLUSH || conn->state == HEARTH_HTTP_CONN_LINGER) {

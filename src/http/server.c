@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (64u * 1024)
-/* Descriptors for everything that is no connection: state on disk, databases, the log. */
+/* Descriptors for everything but connections: state on disk, databases, the log. */
 #define FILES_OTHER 512u
 #define CONNECTIONS_LEAST 16u
 #define PIPELINED_TURNS 32
@@ -55,7 +55,7 @@ static bool is_overfull(const struct hearth_http_server *server) {
     return server->stats.connections >= (uint64_t)server->params.connections + HEARTH_HTTP_CONNECTIONS_OVER;
 }
 
-/* Accepts nothing for a moment. */
+/* Stops accepting for a moment. */
 static void pause_accepting(struct hearth_http_server *server) {
     const struct timeval later = {.tv_usec = 200 * 1000};
     evconnlistener_disable(server->listener);
@@ -80,7 +80,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     }
 }
 
-/* accept() failed, most likely for want of descriptors: asking again at once would only spin. */
+/* accept() failed, most likely because there are no descriptors: trying again at once would spin. */
 static void on_accept_error(struct evconnlistener *listener, void *user) {
     struct hearth_http_server *server = user;
     (void)listener;
@@ -109,7 +109,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     if (server->handler.tick != NULL) {
         server->handler.tick(server->handler.user);
     }
-    hearth_http_end_if_done(server); /* should there have been no memory to say so before */
+    hearth_http_end_if_done(server); /* in case there was no memory to do so before */
 }
 
 static void run_posted_work(struct hearth_http_server *server) {
@@ -127,7 +127,7 @@ static void run_posted_work(struct hearth_http_server *server) {
 static void stop_or_abort(struct hearth_http_server *server, bool stop, bool stop_all) {
     if (stop && !server->stopping) {
         server->stopping = true;
-        hearth_http_unlisten(server); /* before others could be refused there */
+        hearth_http_unlisten(server); /* before others would be refused there */
         evconnlistener_free(server->listener);
         server->listener = NULL;
         event_del(server->accept_again);
@@ -172,7 +172,7 @@ static void *loop_main(void *user) {
     return NULL;
 }
 
-/* Between a few turns of connections that pipeline the loop looks whether something else has happened, which then goes
+/* Makes the event base. After a few turns of pipelining connections the loop checks for other events, which then go
  * first. */
 static struct event_base *create_base(void) {
     struct event_config *config = event_config_new();
@@ -274,7 +274,7 @@ uint16_t hearth_http_port(const struct hearth_http_server *server) {
     return server->port;
 }
 
-/* Makes room for the descriptors of all connections, or has fewer connections. */
+/* Raises the limit on descriptors for all connections, or else reduces the number of connections. */
 static void raise_file_limit(struct hearth_http_server *server) {
     struct rlimit limit;
     const rlim_t others = HEARTH_HTTP_CONNECTIONS_OVER + FILES_OTHER;

@@ -57,20 +57,19 @@ struct hearth_http_server;
 struct hearth_http_exchange;
 
 struct hearth_http_handler {
-    /* The head of a request is here, its body is not: method, path, query and headers can be asked for. True: go on,
-     * `request` (or `gone`, when the client leaves before) follows. False: it has been answered by
-     * hearth_http_respond(), and the body is not read: no 100 (Continue) is sent, and the connection is closed after
-     * the answer, unless the request has no body. Not called for OPTIONS, which the server answers itself, at its head
-     * likewise. NULL: all requests go on. */
+    /* The head of a request has arrived, its body has not: method, path, query and headers are available. True: go on;
+     * `request` follows, or `gone` if the client leaves before. False: hearth_http_respond() has answered, and the body
+     * is not read: no 100 (Continue) is sent, and the connection is closed after the answer, unless the request has no
+     * body. Not called for OPTIONS, which the server itself answers at the head. NULL: all requests go on. */
     bool (*head)(void *user, struct hearth_http_exchange *exchange);
-    /* A complete request. It is answered now or later. */
+    /* A complete request has arrived. It is answered now or later. */
     void (*request)(void *user, struct hearth_http_exchange *exchange);
-    /* Appends the body (JSON) of a response to an error found by the server itself, such as 413 or 431. `path` is the
-     * request's, as sent and without its query, as far as it was read; "" when nothing was. `request_id` is also in the
+    /* Appends the body (JSON) of an answer to an error that the server itself found, such as 413 or 431. `path` is the
+     * request's, as sent and without its query, as far as it was read; "" if nothing was. `request_id` is also in the
      * response's headers X-Request-Id and request-id. */
     void (*error)(void *user, int status, const char *message, const char *path, const char *request_id,
                   struct hearth_buf *body);
-    void (*tick)(void *user); /* once a second; NULL: not */
+    void (*tick)(void *user); /* called once a second; may be NULL */
     void *user;
 };
 
@@ -88,63 +87,62 @@ struct hearth_http_params {
     size_t url_bytes;                 /* most bytes of a request's target; default 8 KiB; else 414 */
     size_t header_bytes;              /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
     size_t body_bytes;                /* most bytes of a request's body; default 64 MiB; else 413 */
-    size_t bodies_bytes;              /* of all bodies that are here; default 512 MiB; else 503 */
+    size_t bodies_bytes;              /* most bytes of all bodies in memory; default 512 MiB; else 503 */
     size_t out_bytes;                 /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
-    size_t unread_bytes;              /* of all answers that wait to be read; default 256 MiB */
+    size_t unread_bytes;              /* most unread bytes of all answers together; default 256 MiB */
     uint32_t connections_per_address; /* default 0: half of all, and for this machine's own no limit */
     uint32_t connections;             /* most connections; default 4096; see hearth_http_start() */
     uint32_t rate;                    /* least bytes a second of bodies and readers; default 1024 */
     int64_t idle_us;                  /* a kept connection without a request is closed; default 120 s */
     int64_t head_us;    /* from the first byte of a request to the end of its head; default 30 s; else 408 */
-    int64_t body_us;    /* from there to the end of its body; default 300 s; else 408 */
-    int64_t trickle_us; /* from there until `rate` counts; default 20 s */
-    int64_t stall_us;   /* over which a reader's `rate` is taken; default 60 s */
+    int64_t body_us;    /* from the end of the head to the end of the body; default 300 s; else 408 */
+    int64_t trickle_us; /* from the end of the head until `rate` counts; default 20 s */
+    int64_t stall_us;   /* the time over which a reader's `rate` is measured; default 60 s */
 };
 
 void hearth_http_params_default(struct hearth_http_params *params);
 
-/* Binds and listens; nothing is accepted before hearth_http_start(). The handler is copied; NULL: the
- * server is never started, and tells only whether it could be.
- * Errors: IO (the address is in use or cannot be had, the certificate or its key cannot be used; `msg` holds one clear
- * line), NOMEM. */
+/* Binds and listens; nothing is accepted before hearth_http_start(). The handler is copied; NULL: the server is never
+ * started, and only tells whether it could be. Errors: IO (the address is in use or unusable, or the certificate or its
+ * key is; `msg` has one clear line), NOMEM. */
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
                        struct hearth_http_server **out, struct hearth_errmsg *msg);
 
-/* Whether the handler answers no request without a key: then keys decide, whichever page asks. Not until it is said.
- * Any thread. */
+/* Says whether the handler answers no request without a key: then keys decide, whatever page asks. Initially false. Any
+ * thread. */
 void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed);
 
-/* The port that is listened on; 0 when it is a path. Any thread. */
+/* The port on which the server listens; 0 if it listens on a path. Any thread. */
 uint16_t hearth_http_port(const struct hearth_http_server *server);
 /* Whether a host names a socket in the file system. */
 bool hearth_http_host_is_unix(const char *host);
-/* Has a server that speaks TLS take another certificate, for connections that come from now on. Any thread.
- * Errors: IO (`msg` says which file and why), NOMEM; nothing has changed then. */
+/* Replaces the TLS certificate for connections that are accepted from now on. Any thread. Errors: IO (`msg` says which
+ * file and why), NOMEM; nothing has changed then. */
 int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_path, const char *key_path,
                          struct hearth_errmsg *msg);
 
-/* Starts the loop's thread, after raising the process's soft limit of open files as far as `connections` need it; when
- * the hard limit does not let it, there are fewer connections, which is logged. Errors: NOMEM. The creator's thread,
- * once. */
+/* Starts the loop's thread, after raising the process's soft limit on open files as far as `connections` need. If the
+ * hard limit is lower, there are fewer connections, which is logged. Errors: NOMEM. On the creator's thread, once. */
 int hearth_http_start(struct hearth_http_server *server);
 
-/* From now on every answer says "Connection: close", and its connection is closed behind it: clients that come again
- * find out at once where to go, instead of asking on a connection that hearth_http_stop() is about to close. Requests
- * are taken as before; an answer that has begun stays as it is. Any thread. */
+/* From now on every answer says "Connection: close", and its connection is closed behind it, so that clients learn at
+ * once to connect again instead of using a connection that hearth_http_stop() is about to close. Requests are taken as
+ * before; an answer that has begun stays as it is. Any thread. */
 void hearth_http_close_after_answers(struct hearth_http_server *server);
 
-/* No new connections or requests; running ones finish. The loop ends when no connection is left. Any thread. */
+/* Takes no new connections and requests; running requests finish. The loop ends when no connection is left. Any thread.
+ */
 void hearth_http_stop(struct hearth_http_server *server);
 
-/* Stops, waits for the loop's end for at most `wait_us`, and then closes what is left. Any thread but the loop's;
- * does nothing when the loop was never started. */
+/* Stops, waits at most `wait_us` for the loop's end, and then closes what is left. Any thread but the loop's; does
+ * nothing if the loop was never started. */
 void hearth_http_join(struct hearth_http_server *server, int64_t wait_us);
 
 /* Joins, runs work that is still posted (on the calling thread), and frees. NULL is allowed. */
 void hearth_http_destroy(struct hearth_http_server *server);
 
-/* Work for the loop, in a struct of the caller's: posting needs no memory and cannot fail. `run` is called once per
- * post, in order of posting, and may post `work` again or free it. Any thread, until hearth_http_destroy(). */
+/* Work for the loop, in a struct of the caller's, so posting needs no memory and cannot fail. `run` is called once for
+ * each post, in the order of posting, and may post `work` again or free it. Any thread, until hearth_http_destroy(). */
 struct hearth_http_work {
     struct hearth_http_work *next;
     void (*run)(struct hearth_http_work *work);
@@ -155,26 +153,27 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
 const char *hearth_http_method(const struct hearth_http_exchange *exchange); /* "HEAD" reads as "GET" */
 const char *hearth_http_path(const struct hearth_http_exchange *exchange);   /* percent-decoded, slashes merged */
 const char *hearth_http_query(const struct hearth_http_exchange *exchange);  /* as sent, without '?'; may be "" */
-/* A header by name, in any case; NULL when it was not sent. Of several the first. */
+/* A header by name, in any case; NULL: not sent. Of several the first. */
 const char *hearth_http_header(const struct hearth_http_exchange *exchange, const char *name);
-/* Moves the body into `out`, which must be empty. Its bytes count in bodies_bytes until they are given back. */
+/* Moves the body into `out`, which must be empty. Its bytes count in bodies_bytes until hearth_http_body_freed(). */
 void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out);
-/* Gives back `bytes` of bodies that were taken and are freed now. */
+/* Says that `bytes` of taken bodies were freed. */
 void hearth_http_body_freed(struct hearth_http_server *server, size_t bytes);
 /* Whether the answer's body is left out. */
 bool hearth_http_is_head(const struct hearth_http_exchange *exchange);
-/* Bytes of the answer that wait for their reader. */
+/* Bytes of the answer that its reader has not taken. */
 size_t hearth_http_unread(const struct hearth_http_exchange *exchange);
-/* When the request's head was here, by hearth_clock_us(): its body came between then and the handler's `request`. */
+/* When the request's head was complete, by hearth_clock_us(); its body came between then and `request`. */
 int64_t hearth_http_head_us(const struct hearth_http_exchange *exchange);
-/* Whether something that was written still waits for the client, or the network, to take it. */
+/* Whether output still waits for the client or the network. */
 bool hearth_http_is_behind(const struct hearth_http_exchange *exchange);
 /* Value of the response's X-Request-Id. */
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange);
 
-/* Called when the client goes away (or is dropped, being too slow) before the response has ended: soon, also while
- * nothing is written. A client that has only closed its own side is still there (peer.c). The exchange is dead by then.
- * Never called from within a function of this header that is given the exchange. */
+/* Sets a callback for when the client goes away (or is dropped because it is too slow) before the response has ended.
+ * It is called soon, even if nothing is written. A client that only closed its sending side is still there (peer.c).
+ * The exchange is no longer valid then. Never called from within a function of this header that is given the exchange.
+ */
 void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user);
 
 /* Adds a header to the response, before it begins. `name` and `value` must hold no line breaks; they are copied. */
@@ -184,18 +183,18 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
 void hearth_http_respond(struct hearth_http_exchange *exchange, int status, const char *content_type, const void *body,
                          size_t len);
 
-/* A streamed response: begin, any number of writes, end. Each write to a text/event-stream is of whole events: comments
- * may be put between them. What is written is sent at once; a slow reader that
- * has left more than `out_bytes` unread by the next write is dropped (gone is called from the loop a moment later). */
+/* A streamed response: begin, any number of writes, end. A write to a text/event-stream must hold whole events, since
+ * comments may be put between writes. Output is sent at once. A reader that has left more than `out_bytes` unread by
+ * the next write is dropped (gone is called from the loop a moment later). */
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
 void hearth_http_end(struct hearth_http_exchange *exchange);
-/* Instead of the end, where the rest cannot be written: the connection closes behind what was written, without the last
- * chunk, so that the client sees that something is missing. */
+/* Ends a stream that cannot be completed: the connection closes without the last chunk, so that the client sees that
+ * something is missing. */
 void hearth_http_break(struct hearth_http_exchange *exchange);
 
-/* Whether a line about what a client did wrong may be written now; else it is counted as left out, which is told in
- * time. For lines that a client could write a thousand of in a second. */
+/* Whether a line about a client's mistake may be logged now; otherwise it is counted as left out, which is logged
+ * later. For lines that a client could cause a thousand times a second. */
 bool hearth_http_may_report(const struct hearth_http_exchange *exchange);
 
 /* Numbers for /metrics: name, kind, help. */
@@ -224,7 +223,7 @@ struct hearth_http_stats {
 #undef X
 };
 
-/* The loop's thread. */
+/* Fills the figures. On the loop's thread. */
 void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats);
 
 #endif

@@ -51,7 +51,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* When the bytes of the body that are here will be too few. */
+/* When the body will have arrived too slowly. */
 static int64_t trickle_due_us(const struct hearth_http_conn *conn) {
     const struct hearth_http_params *params = &conn->server->params;
     const int64_t paid_us = params->rate > 0 ? (int64_t)conn->body.len * 1000000 / params->rate : INT64_MAX / 2;
@@ -116,7 +116,7 @@ bool hearth_http_conn_is_stalled(struct hearth_http_conn *conn, int64_t now_us) 
 
 /* ---- states ---- */
 
-/* The number of connections that are told to be in such a state. */
+/* The counter of connections in such a state. */
 static uint64_t *count_of(struct hearth_http_server *server, enum hearth_http_conn_state state) {
     switch (state) {
     case HEARTH_HTTP_CONN_IDLE: return &server->stats.connections_idle;

@@ -20,7 +20,8 @@ static int no_passphrase(char *buf, int size, int rwflag, void *user) {
     return -1;
 }
 
-/* Why a file could not be taken, by OpenSSL's queue of errors, which is emptied. The first one has the cause. */
+/* The reason why a file was refused, from OpenSSL's queue of errors, which is emptied. The first error has the cause.
+ */
 static const char *last_error(void) {
     const unsigned long code = ERR_peek_error();
     const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : ERR_reason_error_string(code);
@@ -28,7 +29,7 @@ static const char *last_error(void) {
     return text != NULL ? text : "unknown error";
 }
 
-/* Of the client's protocols the one that is spoken here. */
+/* Selects HTTP/1.1 from the client's protocols. */
 static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
                            unsigned int in_len, void *user) {
     static const unsigned char spoken[] = "\x08http/1.1";
@@ -41,7 +42,7 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Clients refuse the certificate then, and tell their users only. */
+/* Warns of a certificate that has expired or is not valid yet: clients refuse it, and tell only their users. */
 static void warn_of_times(SSL_CTX *ctx, const char *cert_path) {
     const X509 *cert = SSL_CTX_get0_certificate(ctx);
     if (X509_cmp_current_time(X509_get0_notAfter(cert)) < 0) {

@@ -19,10 +19,10 @@
 
 #define QUEUE_MAX 16384     /* events */
 #define BATCH_MAX 256       /* events of a message */
-#define REMEMBERED_MAX 8192 /* messages, */
+#define REMEMBERED_MAX 8192 /* messages */
 #define REMEMBERED_BYTES ((size_t)64 << 20)
 #define LINGER_MS 1000 /* at the end, for what is not sent yet */
-#define REPLAY_MAX 16  /* requests that are answered before events are looked at again */
+#define REPLAY_MAX 16  /* replay requests that are answered before new events are handled */
 #define REQUEST_BYTES 1024
 
 enum kv_event_kind { STORED, REMOVED, CLEARED };
@@ -74,7 +74,7 @@ static void empty_queue(struct hearth_kv_events *events) {
     events->queued = 0;
 }
 
-/* NULL: out of memory. */
+/* Adds an event to the queue; NULL: it could not be allocated. */
 static void add(struct hearth_kv_events *events, struct kv_event *event) {
     (void)pthread_mutex_lock(&events->lock);
     if (!event || events->queued == QUEUE_MAX) {
@@ -113,7 +113,7 @@ static void on_removed(void *user, struct hearth_digest block) {
     add(user, event);
 }
 
-/* What has come, at most a message of it; waits when there is nothing. NULL: the thread ends. */
+/* Takes the events that have come, at most one message of them; waits if there are none. NULL: the thread ends. */
 static struct kv_event *take(struct hearth_kv_events *events, int64_t wait_us, bool *cleared, bool *stop) {
     const int64_t until_us = hearth_clock_us() + wait_us;
     (void)pthread_mutex_lock(&events->lock);
@@ -227,7 +227,7 @@ static void remember(struct hearth_kv_events *events, struct kv_message *message
     }
 }
 
-/* Big-endian, as all numbers of messages are. */
+/* A number in big-endian order, as in all messages. */
 static void number_bytes(uint64_t number, unsigned char out[8]) {
     for (int i = 0; i < 8; i++) {
         out[i] = (unsigned char)(number >> (56 - 8 * i));
@@ -265,7 +265,7 @@ static void reply(struct hearth_kv_events *events, zmq_msg_t *peer, uint64_t num
     (void)zmq_send(events->replay, bytes, len, ZMQ_DONTWAIT);
 }
 
-/* One request: the peer, an empty part, the number to begin with. Anything else is dropped. */
+/* Answers one request: the peer, an empty part, the number to begin with. Anything else is dropped. */
 static bool answer_replay(struct hearth_kv_events *events) {
     zmq_msg_t parts[3];
     size_t n = 0;
@@ -306,14 +306,14 @@ static bool answer_replay(struct hearth_kv_events *events) {
 
 static void *run(void *user) {
     struct hearth_kv_events *events = user;
-    bool stop = false, cleared = true; /* what an earlier process has told is over */
+    bool stop = false, cleared = true; /* what an earlier process has published is no longer true */
     for (bool first = true; !stop; first = false) {
         bool overflowed;
         struct kv_event *list = take(events, first ? 0 : 50000, &overflowed, &stop);
         cleared = cleared || overflowed;
         if (list || cleared) {
             struct kv_message *message = pack(events, list, cleared);
-            cleared = !message; /* out of memory: what was lost is unknown */
+            cleared = !message; /* out of memory: events were lost */
             if (message) {
                 publish(events, message);
             }

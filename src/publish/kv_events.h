@@ -16,7 +16,7 @@
 struct hearth_kv_events;
 
 struct hearth_kv_events_params {
-    const char *endpoint; /* to publish on, as ZeroMQ has it: tcp://HOST:PORT, ipc://PATH */
+    const char *endpoint; /* where to publish, in ZeroMQ's form: tcp://HOST:PORT, ipc://PATH */
     const char *replay;   /* where missed messages can be asked for; NULL: nowhere */
     const char *topic;
     int32_t page_tokens;
@@ -29,7 +29,7 @@ int hearth_kv_events_create(const struct hearth_kv_events_params *params, struct
 /* Publishes what is queued and ends. After the cache is gone. NULL is allowed. */
 void hearth_kv_events_destroy(struct hearth_kv_events *events);
 
-/* What the cache is to be given; it belongs to `events`. Its calls never wait: where events come faster than they are
+/* The observer for the cache; it belongs to `events`. Its calls never wait: if events come faster than they are
  * published, they are dropped, and AllBlocksCleared says so. */
 const struct hearth_cache_observer *hearth_kv_events_observer(struct hearth_kv_events *events);
 

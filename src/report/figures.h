@@ -1,4 +1,4 @@
-/* What many requests together come to: histograms and counters of reports, for /metrics.
+/* Histograms and counters over many requests, for /metrics.
  *
  * Labels are classes and reasons, of which there are few; nothing grows with clients, keys or sessions.
  * Source: https://prometheus.io/docs/practices/naming/ (seconds, _total), .../concepts/metric_types/ (histogram) */
@@ -9,7 +9,7 @@
 
 #define HEARTH_HISTOGRAM_BUCKETS 14
 
-/* Durations by how long they were; the bounds stand in figures.c. */
+/* A histogram of durations; the bounds stand in figures.c. */
 struct hearth_histogram {
     uint64_t buckets[HEARTH_HISTOGRAM_BUCKETS + 1]; /* not cumulative; the last: everything above */
     uint64_t count;

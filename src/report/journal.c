@@ -26,7 +26,7 @@ struct hearth_journal {
     struct hearth_ring *ring;
     size_t keep;
     bool texts, failing;
-    int64_t count; /* rows that there were */
+    int64_t count; /* rows at the last count */
     pthread_t thread;
     atomic_bool stopping, deleted;
 };
@@ -40,7 +40,7 @@ static bool load_row(void *user, const struct hearth_session_request *row) {
     if (divergence != NULL) {
         *divergence++ = '\0';
     }
-    if (listed != NULL && (journal->texts || divergence == NULL)) { /* its verdicts quote its texts, too */
+    if (listed != NULL && (journal->texts || divergence == NULL)) { /* its verdicts would quote texts, too */
         hearth_ring_load(journal->ring, listed, divergence, row->owner, row->turn);
     }
     free(listed);
@@ -69,7 +69,7 @@ static void tell(struct hearth_journal *journal, int err) {
     journal->failing = err != HEARTH_OK;
 }
 
-/* Stores what is fresh. False: that failed, or there was nothing. */
+/* Stores a slice of fresh entries. False: that failed, or there were none. */
 static bool store_slice(struct hearth_journal *journal) {
     struct hearth_ring_fresh fresh[SLICE];
     struct hearth_session_request rows[SLICE];

@@ -1,8 +1,8 @@
-/* The last requests on disk: a thread that puts what comes into the ring (ring.h) into the session database, so that a
- * server that was started again knows them.
+/* The last requests on disk: a thread that writes new entries of the ring (ring.h) into the session database, so that a
+ * restarted server has them.
  *
- * What is stored of a request goes with its session or its turn, whatever deletes it: the database sees to that, and
- * the ring follows. Threads: create and destroy by the owner. */
+ * A stored request is deleted with its session or its turn: the database does that, and the ring follows. Threads:
+ * create and destroy by the owner. */
 #ifndef HEARTH_REPORT_JOURNAL_H
 #define HEARTH_REPORT_JOURNAL_H
 
@@ -11,11 +11,11 @@
 
 struct hearth_journal;
 
-/* Fills the ring with what is stored, and begins. Both are borrowed; `keep`: most requests; `texts`: with the texts
- * where their prompts parted. NULL: out of memory, or no thread. */
+/* Fills the ring with the stored requests, and starts the thread. Both are borrowed. `keep`: most requests; `texts`:
+ * store the texts around the places where prompts parted. NULL: out of memory, or no thread. */
 struct hearth_journal *hearth_journal_create(struct hearth_session_store *store, struct hearth_ring *ring, size_t keep,
                                              bool texts);
-/* Something was deleted that the ring may still have. Any thread; NULL is allowed. */
+/* Says that something was deleted that the ring may still have. Any thread; NULL is allowed. */
 void hearth_journal_deleted(struct hearth_journal *journal);
 /* Writes what is left. NULL is allowed. */
 void hearth_journal_destroy(struct hearth_journal *journal);

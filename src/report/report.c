@@ -1,4 +1,4 @@
-/* A report as JSON: the one form in which it is kept in the ring, stored in the session database, and told. */
+/* A report as JSON: the only form in which it is kept in the ring, stored in the session database, and printed. */
 #include "report/report.h"
 
 #include "session/json_memory.h"
@@ -10,7 +10,7 @@ static json_t *ms(int64_t us) {
     return json_real((double)(us / 10) / 100.0); /* two digits are enough */
 }
 
-/* What clients wrote need not be UTF-8. */
+/* Text of a client as JSON; it need not be UTF-8. */
 static json_t *text_json(const char *text) {
     return hearth_json_text(text, strlen(text));
 }
@@ -100,7 +100,7 @@ static json_t *verdicts_json(const struct hearth_report *report, bool texts) {
     return list;
 }
 
-/* What only a request that asked for a turn of the model has. */
+/* Adds the members of a request that asked for a turn of the model. */
 static bool add_turn(const struct hearth_report *report, bool texts, json_t *json) {
     const double s = (double)report->decode_us / 1e6;
     const double rate = s > 0 && report->generated_tokens > 1 ? (report->generated_tokens - 1) / s : 0;

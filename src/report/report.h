@@ -1,5 +1,6 @@
-/* What is kept of a request after its reply was sent: numbers, where its prompt left the known prefix, and the verdicts
- * on why it was slow. The access log, GET /requests and `hearth why` all print this one report.
+/* A report: what is kept of a request after its reply was sent. It has figures, the place where the prompt left an
+ * earlier one, and verdicts on why the request was slow. The access log, GET /requests and `hearth why` all print this
+ * one report.
  *
  * A report is made once, when a request ends, and never changes. Texts of prompts are in it only as the excerpts before
  * and after a divergence. */
@@ -12,88 +13,89 @@
 
 #include <jansson.h>
 
-/* A line of a message, or a few in a row, that are others than before. Empty: not in that text. */
+/* A line of a message, or a few in a row, that differs from before. Empty: that text does not have it. */
 struct hearth_report_line {
     char then[128], now[128];
     char pattern[128]; /* for --strip-line; "": there is none */
-    bool paragraph;    /* it is for --strip-paragraph */
+    bool paragraph;    /* the pattern is for --strip-paragraph */
     int32_t number;    /* 1: first line of its message; 0: unknown */
     int32_t count;     /* lines in a row; 0 and 1: one */
 };
 
 #define HEARTH_REPORT_LINES_MAX 6
 
-/* What happened to the list of tools. */
+/* What has changed in the list of tools. */
 enum hearth_report_tools {
-    HEARTH_REPORT_TOOL_CHANGED, /* what one says */
-    HEARTH_REPORT_TOOL_OTHER,   /* another one stands there */
+    HEARTH_REPORT_TOOL_CHANGED, /* a tool reads differently */
+    HEARTH_REPORT_TOOL_OTHER,   /* another tool stands in its place */
     HEARTH_REPORT_TOOL_GONE,
     HEARTH_REPORT_TOOL_CAME,
     HEARTH_REPORT_TOOLS_MOVED,
 };
 
-/* Where a prompt left the known prefix. Texts are borrowed. */
+/* Where a prompt left an earlier one. Texts are borrowed. */
 struct hearth_report_divergence {
     enum hearth_cause cause;
     int32_t token, message; /* indices; message < 0: none, or unknown */
     const char *field;
     const char *role;      /* of the message; NULL: unknown */
-    const char *tool;      /* TOOLS: the one in which the prompts part; NULL: unknown */
-    const char *tool_then; /* the one that stood there before; NULL: the same, or unknown */
+    const char *tool;      /* TOOLS: the tool in which the prompts part; NULL: unknown */
+    const char *tool_then; /* the tool that stood there before; NULL: the same, or unknown */
     enum hearth_report_tools tools;
-    const char *before, *after; /* the prompt's text from there on, then and now */
-    uint32_t saved_tokens; /* would have been reused but for the difference: text behind it that both prompts have */
-    bool all;              /* EDITED: next to nothing of the message is as it was */
-    bool moved;            /* EDITED: its lines stand in another order */
-    bool own;              /* the earlier prompt is of the same conversation, as far as that is certain */
-    const struct hearth_report_line *lines; /* VOLATILE: the first of them, and how many there are; EDITED, TOOLS: the
-                                               text around the difference */
+    const char *before, *after; /* the text from there on, in the earlier prompt and in this one */
+    uint32_t saved_tokens;      /* tokens that would have been reused without the difference: text behind it that both
+                                   prompts have */
+    bool all;                   /* EDITED: hardly anything of the message is unchanged */
+    bool moved;                 /* EDITED: its lines are in another order */
+    bool own;                   /* the earlier prompt is of the same conversation, as far as that is certain */
+    const struct hearth_report_line *lines; /* VOLATILE: the first lines, and their number; EDITED,
+                                             * TOOLS: the text around the difference */
     size_t line_count;
-    uint32_t fixed_tokens; /* would have been reused without the lines in front of the first that has no pattern; of
-                              these, where the first one has none */
+    uint32_t fixed_tokens; /* tokens that would have been reused without the lines in front of the first one that has no
+                              pattern; if the first has none, without all of them */
 };
 
-/* Prompt tokens that a request must have computed for its rate to say something. */
+/* Prompt tokens that a request must have computed for its rate to count. */
 #define HEARTH_REPORT_RATE_TOKENS 64
 
 /* One request that has ended. Strings are borrowed from the caller. Units: tokens, microseconds. */
 struct hearth_report {
     const char *id, *method, *path, *client, *key, *session, *request_class, *model, *end, *error;
-    struct hearth_digest turn; /* that it has stored; zero: none */
+    struct hearth_digest turn; /* the turn that it has stored; zero: none */
     const char *trace;         /* of its client's traceparent; NULL: none */
     int64_t at_ms;             /* its arrival, since 1970 */
     int status;
     bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
     uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, remote_tokens, computed_tokens, matched_tokens;
-    uint32_t replies;        /* that its history has, of this server or not */
-    uint32_t sampled_tokens; /* in its beginning, of replies of this server */
-    uint32_t known_tokens;   /* of its beginning, by the transcripts: computed before, or only counted */
-    uint32_t idle_tokens;    /* of those that were reused: computed ahead, in idle time */
+    uint32_t replies;        /* replies in its history, of this server or not */
+    uint32_t sampled_tokens; /* tokens of its beginning that this server has sampled */
+    uint32_t known_tokens;   /* tokens of its beginning that the transcripts know: computed before, or only counted */
+    uint32_t idle_tokens;    /* reused tokens that were computed ahead, in idle time */
     uint32_t generated_tokens, thinking_tokens, drafted_tokens, accepted_tokens, preemptions;
-    uint32_t behind;                   /* requests that it waited for, when it waited for a lane */
-    const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": not known */
-    uint32_t cells_needed, ctx_tokens; /* to have run beside the others; that there are */
-    int64_t read_us;                   /* the body of the request was on its way */
-    size_t sent_bytes;                 /* of it */
-    int64_t unread_us;                 /* of the reply's time, in which the client did not take what was written */
+    uint32_t behind;                   /* requests in front of it, if it waited for a lane */
+    const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": unknown */
+    uint32_t cells_needed, ctx_tokens; /* cells needed to run beside the others; cells that there are */
+    int64_t read_us;                   /* how long its body was on the way */
+    size_t sent_bytes;                 /* bytes of its response */
+    int64_t unread_us;                 /* how much of the reply's time the client did not take what was written */
     int64_t beside_us, reply_beside_us, best_us, faults; /* as in a receipt */
-    int64_t prepare_cpu_us;                              /* of the time that preparing took: CPU time, */
-    int64_t prepare_db_us;                               /* and waiting for what is kept of conversations */
+    int64_t prepare_cpu_us;                              /* of the time for preparing it: CPU time, … */
+    int64_t prepare_db_us;                               /* … and waiting for the session database */
     int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
     int64_t wait_us[HEARTH_WAIT_COUNT];
     enum hearth_reason reason;
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
-    uint64_t token_bytes;                              /* state of one token */
+    uint64_t token_bytes;                              /* bytes of state per token */
     struct hearth_shortfall missing;                   /* as in a receipt */
-    uint64_t disk_bytes;                               /* that state may take on disk; 0: there is none */
-    bool store_away;                                   /* the store that boxes share could not be asked at its end */
+    uint64_t disk_bytes;                               /* bytes that state may take on disk; 0: there is no disk */
+    bool store_away;                                   /* the shared store could not be asked when the request ended */
     uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */
 };
 
 /* ---- verdict.c ---- */
 
-/* What a cause is: tokens that were computed again; time that was not the prompt's own; or nothing to be cured. */
+/* The kinds of causes: tokens that were computed again; time that was not the prompt's own; nothing to cure. */
 #define HEARTH_VERDICT_KIND_TABLE(X) \
     X(WASTE, "waste")                \
     X(WAIT, "wait")                  \
@@ -173,27 +175,27 @@ enum hearth_verdict_cause {
 
 struct hearth_verdict {
     enum hearth_verdict_cause cause;
-    int64_t lost_us; /* that it cost */
-    uint32_t tokens; /* prompt tokens that were computed for it; 0: none */
+    int64_t lost_us; /* the time that it cost */
+    uint32_t tokens; /* prompt tokens that were computed because of it; 0: none */
     char text[400];  /* a sentence for this request */
     char advice[600];
 };
 
 #define HEARTH_VERDICTS_MAX 8
 
-/* Says it in words that quote no prompt. */
+/* Rewrites a verdict so that it quotes no prompt. */
 void hearth_verdict_unquote(struct hearth_verdict *verdict);
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
 enum hearth_verdict_kind hearth_verdict_kind(enum hearth_verdict_cause cause);
 const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause);
-/* Tokens that were computed before, whatever became of them, as far as that is certain. */
+/* Tokens that were computed before, whatever happened to their state, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
-/* Fills `out`, the worst first, and returns how many there are. Pure. */
+/* Fills `out` with verdicts, the worst first, and returns how many. Pure. */
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);
 
 /* ---- report.c ---- */
 
-/* Where the prompt left the known prefix; `texts`: with what stood there then and now. NULL: out of memory. */
+/* Where the prompt left an earlier one; `texts`: with the texts around that place. NULL: out of memory. */
 json_t *hearth_report_divergence_json(const struct hearth_report_divergence *divergence, bool texts);
 /* The report as GET /requests/{id} prints it, verdicts included; `texts`: with the texts of the divergence. NULL: out
  * of memory. */

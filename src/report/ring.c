@@ -15,12 +15,12 @@
 #include <time.h>
 
 struct entry {
-    char *listed, *divergence;                 /* the second NULL: the report has none, or texts are not kept */
-    char *id, *session, *key, *client, *trace; /* as far as there are any */
-    size_t bytes;                              /* of all of it */
+    char *listed, *divergence;                 /* NULL: the report has none, or texts are not kept */
+    char *id, *session, *key, *client, *trace; /* NULL if there is none */
+    size_t bytes;                              /* of the whole entry */
     struct hearth_losses losses;
     struct hearth_digest owner, turn;
-    int64_t waited_us;                           /* by its client, for the first token */
+    int64_t waited_us;                           /* how long the client waited for the first token */
     int64_t at_us;                               /* its arrival, since 1970 */
     uint64_t number;                             /* counts up */
     enum { FRESH, TAKEN, STORED, LOOSE } stored; /* in the database: not yet, on its way, is, will not be */
@@ -31,7 +31,7 @@ struct hearth_ring {
     pthread_cond_t added;
     struct entry *v;
     size_t cap, first, n, bytes;
-    uint64_t number; /* of the newest */
+    uint64_t number; /* of the newest entry */
     bool woken;
 };
 
@@ -232,7 +232,7 @@ void hearth_ring_wake(struct hearth_ring *ring) {
     pthread_mutex_unlock(&ring->mutex);
 }
 
-/* Drops the entries that `goes` says. */
+/* Drops the entries for which `goes` returns true. */
 static void drop_some(struct hearth_ring *ring, bool (*goes)(const struct entry *entry, const void *user),
                       const void *user) {
     size_t kept = 0;
@@ -324,7 +324,7 @@ bool hearth_ring_list(struct hearth_ring *ring, const struct hearth_ring_filter 
     for (size_t i = 0; ok && i < ring->n && (filter->limit == 0 || found < filter->limit); i++) {
         const struct entry *entry = newest(ring, i);
         if (entry->number <= filter->after) {
-            break; /* so are all before it */
+            break; /* all entries before it are older */
         }
         if (is_wanted(entry, filter)) {
             ok = hearth_buf_text(out, found++ > 0 ? "," : "") && hearth_buf_text(out, entry->listed);

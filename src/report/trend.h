@@ -23,9 +23,9 @@ struct hearth_trend {
     uint64_t evictions, preemptions;                          /* counters as they were told last */
 };
 
-/* Counts a request that ends in this minute. */
+/* Counts a request that has ended in this minute. */
 void hearth_trend_add(struct hearth_trend *trend, const struct hearth_report *report, int64_t minute);
-/* Counts what counters have gained since the last time: now and then, from the start on. */
+/* Counts how much the counters have grown since the last call. Call it now and then, from the start on. */
 void hearth_trend_count(struct hearth_trend *trend, uint64_t evictions, uint64_t preemptions, int64_t minute);
 /* The quantile of a minute's times, in milliseconds; 0: there was no request. */
 double hearth_trend_quantile(const struct hearth_trend_minute *minute, double quantile);

@@ -13,7 +13,7 @@
 #define NAMED_TOKENS 24
 #define NAMED_US 100000
 #define NAMED_SHARE 0.1
-#define COLD_FAULTS 64 /* pages read from disk: fewer are not the model's */
+#define COLD_FAULTS 64 /* pages read from disk; fewer are not the model's */
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
 #define STORE_AWAY "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it"
 
@@ -45,9 +45,9 @@ const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause) {
     return kinds[causes[cause].kind];
 }
 
-/* The tree may have forgotten that it had the end of a path that was evicted, or all of it: the transcripts have not.
- * Where there is no reply of this server in the prompt they prove nothing: text that was only counted is known to them,
- * too. A prompt that is no conversation is not known to them. */
+/* The tokens that were computed before. The tree may have forgotten that it had the end of an evicted path, or all of
+ * it; the transcripts have not. But without a reply of this server in the prompt they prove nothing, because they also
+ * know text that was only counted; and they know only conversations. */
 uint32_t hearth_report_known(const struct hearth_report *report) {
     const uint32_t end = report->missing.end > 0 ? (uint32_t)report->missing.end : 0;
     uint32_t known = report->matched_tokens;
@@ -99,7 +99,7 @@ static const char *size(uint64_t bytes, char out[32]) {
     return out;
 }
 
-/* The first line of a text that says something, at most 40 bytes of it. */
+/* The first line of a text with something in it, at most 40 bytes. */
 static const char *first_line(const char *text, char out[64]) {
     const char *said = text + strspn(text, " \t\r\n");
     text = *said != '\0' ? said : text;
@@ -117,7 +117,7 @@ static bool inside_character(char c) {
     return ((unsigned char)c & 0xC0) == 0x80;
 }
 
-/* What of a line is worth showing beside the other one: about 40 bytes from a little before the first difference. */
+/* About 40 bytes of a line, from a little before its first difference from the other line. */
 static const char *around(const char *line, const char *other, char out[64]) {
     enum { BEFORE = 24, SHOWN = 40 };
     size_t front = 0, from = 0;
@@ -147,12 +147,12 @@ struct judge {
     size_t n;
 };
 
-/* What the prompt's own computing took. */
+/* How long computing the prompt itself took. */
 static double own_us(const struct hearth_report *report) {
     return report->prefill_us > report->beside_us ? (double)(report->prefill_us - report->beside_us) : 0;
 }
 
-/* A cold model: what its pages cost. Against the server's usual speed, or, where that is not known yet, against the
+/* What reading a cold model's pages cost: compared with the server's usual speed or, if that is unknown, with the
  * fastest part of this prompt. */
 static int64_t cold_us(const struct hearth_report *report) {
     const double usual =
@@ -161,8 +161,7 @@ static int64_t cold_us(const struct hearth_report *report) {
     return report->faults >= COLD_FAULTS && usual > 0 && more > 0 ? (int64_t)more : 0;
 }
 
-/* One prompt token's prefill, as this request had it or, where it computed too few to tell, as the server usually has.
- */
+/* The prefill time of a prompt token: in this request or, if it computed too few, as is usual for the server. */
 static double token_us(const struct hearth_report *report) {
     if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
         return report->computed_tokens > 0 ? (own_us(report) - (double)cold_us(report)) / report->computed_tokens : 0;
@@ -174,7 +173,7 @@ static uint32_t reused(const struct hearth_report *report) {
     return report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens;
 }
 
-/* The new verdict, to be given its text; NULL: there is no room. */
+/* Adds a verdict without a text; NULL: there is no room. */
 static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_cause cause, uint32_t tokens,
                                       int64_t lost_us) {
     if (judge->n == HEARTH_VERDICTS_MAX) {
@@ -187,7 +186,7 @@ static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_c
     return verdict;
 }
 
-/* The verdict of a cause that took so long; NULL: too short to be named, or there is no room. */
+/* Adds a verdict for a cause that took this long; NULL: too short to be named, or there is no room. */
 static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
     const struct hearth_report *report = judge->report;
     const int64_t waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us;
@@ -208,7 +207,7 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     case HEARTH_CAUSE_TOOLS: return HEARTH_VERDICT_TOOLS_CHANGED;
     case HEARTH_CAUSE_ARGUMENTS: return HEARTH_VERDICT_ARGUMENTS_CHANGED;
     case HEARTH_CAUSE_VOLATILE: return HEARTH_VERDICT_VOLATILE_LINE;
-    case HEARTH_CAUSE_TRUNCATED: /* what is left was printed otherwise while there was more behind it */
+    case HEARTH_CAUSE_TRUNCATED: /* the rest was printed differently while there was more behind it */
     case HEARTH_CAUSE_RENDERED: return HEARTH_VERDICT_TEMPLATE_REWRITES;
     case HEARTH_CAUSE_OTHER: break;
     }
@@ -229,7 +228,7 @@ static const char *place(const struct hearth_report_divergence *divergence, char
     return out;
 }
 
-/* "line 3", "lines 40 to 44", of a text; "a line" where that is not known. */
+/* "line 3" or "lines 40 to 44" of a text; "a line" if the number is unknown. */
 static void name_lines(const struct hearth_report_line *line, char out[48]) {
     if (line == NULL || line->number <= 0) {
         (void)snprintf(out, 48, "%s", line != NULL && line->count > 1 ? "lines" : "a line");
@@ -240,7 +239,7 @@ static void name_lines(const struct hearth_report_line *line, char out[48]) {
     }
 }
 
-/* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many others did. */
+/* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many other lines changed. */
 static void say_lines(const struct hearth_report_divergence *divergence, const char *tokens,
                       struct hearth_verdict *verdict) {
     const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
@@ -257,7 +256,7 @@ static void say_lines(const struct hearth_report_divergence *divergence, const c
         (void)snprintf(others, sizeof others, ", and %zu more behind it", divergence->line_count - 1);
     }
     const char *what = came ? "came in" : went ? many ? "were taken out" : "was taken out" : "changed";
-    if (!divergence->own) { /* of another conversation: the line may be right in either */
+    if (!divergence->own) { /* of another conversation: the line may be right in both */
         what = many ? "are not those of an earlier prompt" : "is not that of an earlier prompt";
     }
     (void)snprintf(verdict->text, sizeof verdict->text,
@@ -274,7 +273,7 @@ static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
     return n;
 }
 
-/* The options that take the lines out, and what they save: up to the first line that has no pattern. */
+/* The options that remove the lines, and what they save: up to the first line without a pattern. */
 static void advise_lines(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                          struct hearth_verdict *verdict) {
     enum { AROUND = 140 }; /* bytes of the sentences around the options */
@@ -337,7 +336,7 @@ static void say_tools(const struct hearth_report_divergence *divergence, const c
     }
 }
 
-/* A message says something else: which line of it, and what stood there. */
+/* The sentence about a message that changed: in which line, and what stood there. */
 static void say_edited(const struct hearth_report_divergence *divergence, const char *tokens,
                        struct hearth_verdict *verdict) {
     const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
@@ -445,7 +444,7 @@ void hearth_verdict_unquote(struct hearth_verdict *verdict) {
     }
 }
 
-/* The text that no prompt had before. */
+/* Judges text that no earlier prompt had. */
 static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;
     const uint32_t fresh = report->computed_tokens > again ? report->computed_tokens - again : 0;
@@ -485,7 +484,7 @@ static unsigned long long mib_up(uint64_t bytes) {
     return (unsigned long long)((bytes + (1 << 20) - 1) >> 20);
 }
 
-/* How much room would have kept it. */
+/* Advises how much room would have kept the state. */
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
     const struct hearth_shortfall *missing = &report->missing;
     if (missing->store) {
@@ -508,9 +507,9 @@ static void advise_room(const struct hearth_report *report, struct hearth_verdic
     }
 }
 
-#define INTERVAL_MARKS 32 /* a prompt gets no more snapshots on the way than about these */
+#define INTERVAL_MARKS 32 /* about the most snapshots that a prompt gets on the way */
 
-/* The largest interval that has a snapshot near enough to what is known to save most of it. */
+/* Advises the largest interval with a snapshot near enough to the known part to save most of it. */
 static void advise_interval(const struct hearth_report *report, uint32_t known, struct hearth_verdict *to) {
     const uint32_t from = reused(report), lost = known - from;
     char tokens[32], time[32];
@@ -526,7 +525,7 @@ static void advise_interval(const struct hearth_report *report, uint32_t known, 
     }
 }
 
-/* State that was known and could not be used. Returns how many tokens that were. */
+/* Judges state that was known and could not be used. Returns how many tokens. */
 static uint32_t judge_state(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const uint32_t known = hearth_report_known(report), lost = known > reused(report) ? known - reused(report) : 0;
@@ -567,7 +566,7 @@ static uint32_t judge_state(struct judge *judge) {
                        "they were evicted long ago",
                        tokens);
         break;
-    default: return 0; /* what there was was used, or was not worth it */
+    default: return 0; /* the state was used, or was not worth it */
     }
     return lost;
 }
@@ -600,7 +599,7 @@ static void judge_prompt(struct judge *judge) {
 
 /* ---- time ---- */
 
-/* What a context of this many tokens is called: in whole steps, and with room for a reply. */
+/* A context for this many tokens: rounded up, with room for a reply. */
 static uint32_t enough_cells(uint32_t needed) {
     enum { STEP = 4096, REPLY = 1024 };
     return (needed + REPLY + STEP - 1) / STEP * STEP;
@@ -666,7 +665,7 @@ static void judge_waits(struct judge *judge) {
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
         int64_t us = report->wait_us[wait];
         if (wait == HEARTH_WAIT_BATCH) {
-            continue; /* it belongs to what is computed beside it */
+            continue; /* it belongs to the requests computed beside it */
         }
         const bool remote = report->remote_tokens > report->disk_tokens;
         if (wait == (remote ? HEARTH_WAIT_STORE : HEARTH_WAIT_DISK) &&
@@ -680,7 +679,7 @@ static void judge_waits(struct judge *judge) {
     }
 }
 
-/* On a busy server everything is computed beside something: it is named where that was most of a request's time. */
+/* Names the requests computed beside this one if they took most of its time; on a busy server there are always some. */
 static void judge_shared(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
@@ -696,7 +695,7 @@ static void judge_shared(struct judge *judge) {
     }
 }
 
-/* What took long of it: the database, the work, or having no core to do it. */
+/* The sentence about preparing the request: the database, the work, or having no core. */
 static void say_preparing(const struct hearth_report *report, struct hearth_verdict *to) {
     const int64_t us = report->prepare_us;
     char time[32], part[32], known[32], all[32];
@@ -763,8 +762,8 @@ static void judge_times(struct judge *judge) {
     }
 }
 
-/* What comes first: what something could be done about, where it took a tenth of all the time; then what is as it has
- * to be, such as new text; last what others had of the machine, since no client can do anything about it. */
+/* The order of verdicts: first those that can be cured, if they took a tenth of all the time; then those that have to
+ * be, such as new text; last other requests' share of the machine, which no client can change. */
 static int rank(const struct hearth_report *report, const struct hearth_verdict *verdict) {
     const bool helped = causes[verdict->cause].kind != HEARTH_KIND_NO_LOSS &&
                         (double)verdict->lost_us >= NAMED_SHARE * (double)report->total_us;
