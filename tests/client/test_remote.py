@@ -424,16 +424,19 @@ def test_a_forgotten_session_leaves_the_store(store, tmp_path):
         wait_until(lambda: not store.keys("s") and not store.keys("i"), "all of it is gone")
 
 
-def test_a_connection_that_is_reset_in_mid_value(store):
+@pytest.mark.parametrize("model, words, cut", [
+    ("sim", 900, 60000), pytest.param("tiny", 9000, 3 << 19, marks=pytest.mark.llama)], ids=["a chunk", "several chunks"])
+def test_a_connection_that_is_reset_in_mid_value(store, model, words, cut):
     """Whatever of a value had come is dropped, the prompt is computed, and the store is used again."""
-    talk, pick = Talk("cut", system_words=900), random.Random(2)
-    with box(store, "--kv-disk", "0") as first:
+    talk, pick = Talk("cut", system_words=words), random.Random(2)
+    flags = ("--kv-disk", "0", "--page-tokens", "16384" if model == "tiny" else "256", "-c", "16384")
+    with box(store, *flags, model=model) as first:
         truth = content(request(first.client, talk.ask()))
         wait_written(first)
     with Proxy(store) as proxy:
         for _ in range(CUTS):
-            with box(proxy, "--kv-disk", "0") as second:
-                proxy.cut = pick.randrange(20, 60000)
+            with box(proxy, *flags, model=model) as second:
+                proxy.cut = pick.randrange(20, cut)
                 assert content(request(second.client, talk.messages)) == truth
                 if proxy.cuts > 0:
                     wait_until(lambda: "kv_remote" in reasons(second) or remote(second)["state"] == "ok", "it is told")

@@ -117,9 +117,10 @@ FUZZ_TARGET(script) {
     fuzz_write(path, data, size);
     if (hearth_script_load(path, &script, &msg) == HEARTH_OK) {
         struct hearth_api api = {.engine = engine, .script = script};
-        const struct hearth_job job = {.api = &api};
+        struct hearth_job job = {.api = &api};
         struct hearth_api_rendered rendered = {0};
         struct hearth_api_error error;
+        hearth_api_phases_begin(&job);
         HEARTH_ASSERT(hearth_script_render(&job, &rendered, &error));
         HEARTH_ASSERT(rendered.scripted == (rendered.script.n > 0));
         hearth_tokens_finish(&rendered.script);
