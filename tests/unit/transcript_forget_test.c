@@ -31,6 +31,7 @@ static void forget(struct hearth_transcripts *transcripts, const char *question,
     size_t prompt_tokens;
     struct hearth_tokens tokens = path_of(transcripts, question, answer, salt, &prompt_tokens);
     hearth_transcripts_forget(transcripts, salt, tokens.v, tokens.n, keep_prompt ? prompt_tokens : 0);
+    assert_true(hearth_transcripts_flush(transcripts, 20000000)); /* until then the database still has it */
     hearth_transcripts_check(transcripts);
     hearth_tokens_finish(&tokens);
 }
