@@ -163,6 +163,21 @@ static inline void expect(struct hearth_backing *backing, enum hearth_backing_ev
     hearth_backing_event_finish(&event);
 }
 
+/* Stores an item; one that is dropped, as it may be while another process removes files and folders, is put again. */
+static inline void store(struct hearth_backing *backing, const struct item *item) {
+    enum hearth_backing_event_type type = HEARTH_BACKING_DROPPED;
+    for (int tries = 0; type != HEARTH_BACKING_WRITTEN && tries < 3; tries++) {
+        assert_true(put(backing, item, NULL));
+        do {
+            struct hearth_backing_event event = next(backing);
+            const bool own = hearth_digest_equal(event.name, item->record.name);
+            type = own ? event.type : HEARTH_BACKING_FOUND;
+            hearth_backing_event_finish(&event);
+        } while (type != HEARTH_BACKING_WRITTEN && type != HEARTH_BACKING_DROPPED);
+    }
+    assert_int_equal(type, HEARTH_BACKING_WRITTEN);
+}
+
 static inline int scanned(struct hearth_backing *backing) {
     int found = 0;
     for (;;) {

@@ -130,8 +130,7 @@ static void two_share_a_directory(void **state) {
     assert_int_equal(get(backing[1], &item), HEARTH_ERR_NOT_FOUND);
     for (int i = 0; i < N; i++) {
         make_item(&item, HEARTH_RECORD_PAGE, i, 0, PAGE, 30000);
-        assert_true(put(backing[i % 2], &item, NULL));
-        expect(backing[i % 2], HEARTH_BACKING_WRITTEN, &item);
+        store(backing[i % 2], &item);
     }
     assert_int_equal(get(backing[(N - 1) % 2], &item), HEARTH_OK); /* the newest stays */
     make_item(&item, HEARTH_RECORD_PAGE, 0, 0, PAGE, 30000);
@@ -223,12 +222,10 @@ static void recovers_when_the_directory_is_gone(void **state) {
     make_item(&a, HEARTH_RECORD_PAGE, 1, 0, PAGE, 5000);
     make_item(&b, HEARTH_RECORD_PAGE, 2, 0, PAGE, 5000);
     struct hearth_backing *backing = open_plain(dir);
-    assert_true(put(backing, &a, NULL));
-    expect(backing, HEARTH_BACKING_WRITTEN, &a);
+    store(backing, &a);
     assert_int_equal(system(command), 0);
     expect(backing, HEARTH_BACKING_LOST, &a);
-    assert_true(put(backing, &b, NULL)); /* it is made again */
-    expect(backing, HEARTH_BACKING_WRITTEN, &b);
+    store(backing, &b); /* it is made again */
     assert_int_equal(get(backing, &b), HEARTH_OK);
     assert_int_equal(atomic_load(&warnings), 0);
     assert_int_equal(system(command), 0);
@@ -239,8 +236,7 @@ static void recovers_when_the_directory_is_gone(void **state) {
     assert_true(stats(backing).failing);
     assert_int_equal(unlink(dir), 0);
     wait_stats(backing, well);
-    assert_true(put(backing, &a, NULL));
-    expect(backing, HEARTH_BACKING_WRITTEN, &a);
+    store(backing, &a);
     assert_int_equal(get(backing, &a), HEARTH_OK);
     backing->ops->destroy(backing);
 }
