@@ -181,35 +181,6 @@ static bool is_one_program(const struct hearth_divergence *divergence, const str
     return json_array_size(request->tools) > 0 || hearth_volatile_only_numbers(line->then, line->now);
 }
 
-/* The line that begins a text. */
-static size_t line_len(const char *text, size_t len) {
-    const char *end = memchr(text, '\n', len);
-    return end != NULL ? (size_t)(end - text) : len;
-}
-
-/* Where the texts part each has a line that the other one has further on: a shorter line may stand anywhere. */
-static bool is_moved(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt) {
-    enum { LEAST = 16 };
-    size_t begin = fork->offset;
-    while (begin > 0 && prompt->text[begin - 1] != '\n') {
-        begin--;
-    }
-    const char *now = prompt->text + begin;
-    const size_t front = fork->offset - begin, now_len = prompt->len - begin, then_len = front + fork->then_len;
-    char *then = fork->then != NULL ? malloc(then_len + 1) : NULL;
-    if (then == NULL) {
-        return false;
-    }
-    memcpy(then, now, front);
-    memcpy(then + front, fork->then, fork->then_len);
-    const size_t now_line = line_len(now, now_len), then_line = line_len(then, then_len);
-    const bool moved = now_line >= LEAST && then_line >= LEAST &&
-                       memmem(then + then_line, then_len - then_line, now, now_line) != NULL &&
-                       memmem(now + now_line, now_len - now_line, then, then_line) != NULL;
-    free(then);
-    return moved;
-}
-
 void hearth_divergence_find(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                             const struct hearth_chat_prompt *rendered, const struct hearth_transcript_fork *found,
                             struct hearth_divergence *divergence) {
@@ -229,7 +200,7 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
     if (says_other && diagnosis->own && divergence->role != NULL) {
         divergence->all = hearth_volatile_all(prompt, fork, request->messages[diagnosis->message],
                                               hearth_transcripts_specials(job->api->transcripts));
-        divergence->moved = !divergence->all && is_moved(fork, prompt);
+        divergence->moved = !divergence->all && hearth_volatile_moved(prompt, fork);
         diagnosis->cause = divergence->all || divergence->moved ? HEARTH_CAUSE_EDITED : diagnosis->cause;
     }
     if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {

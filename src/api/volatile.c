@@ -475,31 +475,62 @@ static int came_or_went(struct hearth_line_change *change, const struct turn_tex
     return 0;
 }
 
-size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
-                              const struct hearth_message *message, const struct hearth_specials *specials,
-                              struct hearth_report_line *line) {
-    size_t begin = fork->offset, len;
+/* The prompt and the one that it left, both from the beginning of the line in which they part to their ends. Returns
+ * the earlier one, which the caller frees; NULL: out of memory, or its text is not known. */
+static char *from_line(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                       size_t *then_len, const char **now, size_t *now_len) {
+    size_t begin = fork->offset;
     while (begin > 0 && prompt->text[begin - 1] != '\n') {
         begin--;
     }
-    const char *now = prompt->text + begin, *in, *end = memchr(now, '\n', prompt->len - begin);
-    const size_t now_len = end != NULL ? (size_t)(end - now) : prompt->len - begin, front = fork->offset - begin;
+    const size_t front = fork->offset - begin;
+    *now = prompt->text + begin;
+    *now_len = prompt->len - begin;
+    *then_len = front + fork->then_len;
+    char *then = fork->then != NULL ? malloc(*then_len + 1) : NULL;
+    if (then != NULL) {
+        memcpy(then, *now, front);
+        memcpy(then + front, fork->then, fork->then_len);
+    }
+    return then;
+}
+
+bool hearth_volatile_moved(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork) {
+    enum { LEAST = 16 }; /* bytes: a shorter line may stand anywhere */
+    const char *now;
+    size_t then_len, now_len;
+    char *then = from_line(prompt, fork, &then_len, &now, &now_len);
+    if (then == NULL) {
+        return false;
+    }
+    const size_t now_line = line_bytes(now, now_len), then_line = line_bytes(then, then_len);
+    const bool moved = now_line >= LEAST && then_line >= LEAST &&
+                       memmem(then + then_line, then_len - then_line, now, now_line) != NULL &&
+                       memmem(now + now_line, now_len - now_line, then, then_line) != NULL;
+    free(then);
+    return moved;
+}
+
+size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
+                              const struct hearth_message *message, const struct hearth_specials *specials,
+                              struct hearth_report_line *line) {
+    const char *now, *in;
+    size_t len, whole, now_len;
     int32_t number = 0;
-    char *then = fork->then != NULL ? malloc(front + fork->then_len + 1) : NULL;
+    char *then = from_line(prompt, fork, &whole, &now, &now_len);
+    now_len = line_bytes(now, now_len);
     if (then == NULL || !find_line(message, now, now_len, &in, &len, &number)) {
         free(then);
         return 0;
     }
-    memcpy(then, now, front);
-    memcpy(then + front, fork->then, fork->then_len);
-    const size_t before = (size_t)((const char *)memmem(now, now_len, in, len) - now), whole = front + fork->then_len;
-    if (before > front || fork->offset > begin + before + len) {
+    const size_t before = (size_t)((const char *)memmem(now, now_len, in, len) - now), front = whole - fork->then_len;
+    if (before > front || front > before + len) {
         free(then);
         return 0; /* the template's own text differs */
     }
     size_t then_end = hearth_specials_turn_end(specials, then, whole, before);
-    end = memchr(then + before, '\n', whole - before);
-    then_end = end != NULL && (size_t)(end - then) < then_end ? (size_t)(end - then) : then_end;
+    const size_t line_end = before + line_bytes(then + before, whole - before);
+    then_end = line_end < then_end ? line_end : then_end;
     struct hearth_line_change change = {
         .then = then + before, .then_len = then_end - before, .now = in, .now_len = len};
     const struct turn_text then_text = {then, hearth_specials_turn_end(specials, then, whole, before)};

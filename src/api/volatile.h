@@ -31,6 +31,9 @@ size_t hearth_volatile_find(const struct hearth_transcript_prompt *prompt, const
 bool hearth_volatile_all(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,
                          const struct hearth_message *message, const struct hearth_specials *specials);
 
+/* Whether lines stand in another order: where the texts part, each has a line that the other one has further on. */
+bool hearth_volatile_moved(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork);
+
 /* Fills `line` with the line in which a message has changed, without a number where the message has no other line.
  * Returns 1; 0: the change is not in the message's text. */
 size_t hearth_volatile_edited(const struct hearth_transcript_prompt *prompt, const struct hearth_transcript_fork *fork,

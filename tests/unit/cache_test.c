@@ -351,6 +351,15 @@ static void snapshots_before_what_was_forgotten(void **state) {
     finish(&stage);
 }
 
+/* Another cache over what the tier has. */
+static void start_again(struct stage *stage) {
+    stop(stage);
+    stage->tier.event_count = 0;
+    start(stage);
+    find_all(&stage->tier);
+    poll_all(stage);
+}
+
 /* After a start a page is read while the note of a head is, and goes: its answer is no note's. */
 static void a_vanished_page_is_no_note(void **state) {
     (void)state;
@@ -362,11 +371,7 @@ static void a_vanished_page_is_no_note(void **state) {
     hearth_cache_head(stage.cache, &prompt, HEAD_TOKENS);
     write_all(&stage.tier);
     assert_int_equal(stage.tier.item_count, 3);
-    stop(&stage);
-    stage.tier.event_count = 0;
-    start(&stage);
-    find_all(&stage.tier);
-    poll_all(&stage);
+    start_again(&stage);
     assert_int_equal(stage.tier.read_count, 1);
     const struct hearth_digest note = stage.tier.reads[0];
     const struct hearth_live *lives[] = {&stage.live};
@@ -404,11 +409,7 @@ static void what_is_lost_leaves_no_page(void **state) {
     start(&stage);
     compute(&stage);
     write_all(&stage.tier);
-    stop(&stage);
-    stage.tier.event_count = 0;
-    start(&stage);
-    find_all(&stage.tier);
-    poll_all(&stage);
+    start_again(&stage);
     assert_int_equal(resumes_at(&stage, &prompt), 2 * PAGE - 1);
     assert_int_equal(stage.cache->tree.page_count, 2);
     for (int32_t p0 = 0; p0 < 2 * PAGE; p0 += PAGE) {
@@ -439,11 +440,7 @@ static void a_part_of_a_page_is_filled(void **state) {
             compute_prompt(&stage, &fork);
         }
         write_all(&stage.tier);
-        stop(&stage);
-        stage.tier.event_count = 0;
-        start(&stage);
-        find_all(&stage.tier);
-        poll_all(&stage);
+        start_again(&stage);
         assert_int_equal(resumes_at(&stage, &prompt), 2 * PAGE - 1);
         for (size_t i = 0; i < stage.tier.item_count; i++) {
             const struct hearth_record *record = stage.tier.items[i].record;
@@ -477,11 +474,7 @@ static void a_slow_tier_is_doubted_after_a_minute(void **state) {
     start(&stage);
     compute(&stage);
     write_all(&stage.tier);
-    stop(&stage);
-    stage.tier.event_count = 0;
-    start(&stage);
-    find_all(&stage.tier);
-    poll_all(&stage);
+    start_again(&stage);
     stage.cache->costs.backing_us_per_byte = slow;
     stage.cache->learnt_us[0] = stage.engine->ops->now_us(stage.engine);
     hearth_sim_advance_us(stage.engine, 50 * second);
