@@ -343,7 +343,7 @@ int hearth_remote_create(const struct hearth_remote_params *params, struct heart
     remote->params = *params;
     remote->params.queue_bytes = params->queue_bytes ? params->queue_bytes : QUEUE_BYTES;
     remote->model = hearth_model_id(params->fingerprint, params->page_tokens);
-    remote->known.budget_bytes = KNOWN_BYTES;
+    remote->known.budget_bytes = params->known_bytes ? params->known_bytes : KNOWN_BYTES;
     remote->stats.scanned = true;
     hearth_events_init(&remote->events);
     (void)pthread_mutex_init(&remote->lock, NULL);

@@ -43,6 +43,7 @@ struct hearth_remote_params {
     int64_t timeout_us;   /* a store that owes an answer for so long is treated as gone */
     uint64_t state_bytes; /* no item's state is longer: a larger length is not believed; 0: unknown */
     uint64_t queue_bytes; /* most bytes that wait to be written; 0: 512 MiB */
+    size_t known_bytes;   /* most memory for names of what the store has; 0: 64 MiB */
     const struct hearth_remote_cluster *cluster; /* the cluster that this node belongs to; borrowed. NULL: none */
 };
 

@@ -27,14 +27,6 @@ static void post_found(struct remote *remote, struct hearth_record *record) {
     hearth_events_post(&remote->events, entry);
 }
 
-void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name) {
-    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (entry) { /* out of memory: reading it will be a miss */
-        entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name};
-        hearth_events_post(&remote->events, entry);
-    }
-}
-
 enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
                                                      struct hearth_format_info *info) {
     enum hearth_format_verdict verdict = HEARTH_FORMAT_NOMEM;

@@ -1,5 +1,5 @@
 /* What is known to be in the store: what seeks have found and puts have written. Bounded: what was unused for longest
- * is forgotten, and is a miss when the cache asks for it.
+ * is forgotten and reported as LOST, so that the cache has no pages of it either. The next seek finds it again.
  *
  * Invariant: an entry is in `known` and in `known_at`, or in neither. */
 #include "tier/remote_engine.h"
@@ -11,6 +11,14 @@
 
 struct remote_known *hearth_remote_known_find(struct remote *remote, struct hearth_digest name) {
     return (struct remote_known *)(void *)hearth_table_find(&remote->known.table, name);
+}
+
+void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name) {
+    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
+    if (entry) { /* out of memory: reading it will be a miss */
+        entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name};
+        hearth_events_post(&remote->events, entry);
+    }
 }
 
 void hearth_remote_known_remove(struct remote *remote, struct remote_known *known) {
@@ -46,6 +54,7 @@ struct remote_known *hearth_remote_known_add(struct remote *remote, struct heart
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&remote->known)) != NULL;) {
         struct remote_known *gone = (struct remote_known *)(void *)oldest;
         hearth_table_remove(&remote->known_at, &gone->at);
+        hearth_remote_post_lost(remote, oldest->link.key);
         known = gone == known ? NULL : known;
         free(gone);
     }

@@ -71,19 +71,25 @@ static void close_store(struct store *store) {
     (void)waitpid(store->process, NULL, 0);
 }
 
-static struct hearth_backing *open_tier(const struct store *store, struct hearth_digest model, const char *key_file) {
+static struct hearth_backing *open_tier_knowing(const struct store *store, struct hearth_digest model,
+                                                const char *key_file, size_t known_bytes) {
     const struct hearth_remote_params params = {.url = store->url,
                                                 .fingerprint = model,
                                                 .page_tokens = PAGE,
                                                 .key_file = key_file,
                                                 .timeout_us = 10000000,
-                                                .state_bytes = 4 << 20};
+                                                .state_bytes = 4 << 20,
+                                                .known_bytes = known_bytes};
     struct hearth_backing *backing = NULL;
     struct hearth_errmsg msg = {""};
     if (hearth_remote_create(&params, &backing, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
     }
     return backing;
+}
+
+static struct hearth_backing *open_tier(const struct store *store, struct hearth_digest model, const char *key_file) {
+    return open_tier_knowing(store, model, key_file, 0);
 }
 
 /* ---- values ---- */
@@ -390,6 +396,43 @@ static void a_popular_head(void **state) {
     close_store(&store);
 }
 
+/* ---- more than a tier may know ---- */
+
+/* A tier that may know few items reports as LOST what it forgets, oldest first, and finds it again. */
+static void forgets_what_is_too_much(void **state) {
+    enum { WRITTEN = 64 };
+    static struct item items[WRITTEN];
+    struct store store;
+    if (!open_store(&store, *state)) {
+        print_message("redis-server is not installed\n");
+        skip();
+    }
+    struct hearth_backing *backing = open_tier_knowing(&store, fingerprint, NULL, 2048);
+    struct hearth_backing_stats stats;
+    int lost = 0, written = 0;
+    for (int i = 0; i < WRITTEN; i++) {
+        make_item(&items[i], HEARTH_RECORD_PAGE, i + 1, 1, PAGE, 300);
+        assert_true(put(backing, &items[i], NULL));
+    }
+    while (written < WRITTEN) {
+        struct hearth_backing_event event = next(backing);
+        if (event.type == HEARTH_BACKING_LOST) {
+            assert_true(hearth_digest_equal(event.name, items[lost++].record.name));
+        }
+        written += event.type == HEARTH_BACKING_WRITTEN;
+        hearth_backing_event_finish(&event);
+    }
+    backing->ops->stats(backing, &stats);
+    assert_in_range(lost, WRITTEN / 2, WRITTEN - 1);
+    assert_int_equal(stats.files, WRITTEN - lost);
+    const struct hearth_backing_place place = {items[0].record.base, items[0].record.base_pos, items[0].tokens, PAGE};
+    assert_true(backing->ops->seek(backing, &place, 1) > 0);
+    expect(backing, HEARTH_BACKING_FOUND, &items[0]);
+    assert_int_equal(get(backing, &items[0]), HEARTH_OK);
+    backing->ops->destroy(backing);
+    close_store(&store);
+}
+
 /* What a node of a cluster calls another one, and itself: with no host at all. */
 static void names_of_nodes(void **state) {
     static const struct {
@@ -411,6 +454,7 @@ static void names_of_nodes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names_of_nodes),
                                        cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
-                                       cmocka_unit_test_setup_teardown(a_popular_head, enter, leave)};
+                                       cmocka_unit_test_setup_teardown(a_popular_head, enter, leave),
+                                       cmocka_unit_test_setup_teardown(forgets_what_is_too_much, enter, leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
