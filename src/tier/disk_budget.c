@@ -36,7 +36,9 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
         while ((disk->gc_wanted || disk->gc_busy) && hearth_clock_cond_wait(&disk->gc_cond, &disk->lock, until)) {
             continue;
         }
-        over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
+        /* What the eviction has counted decides: a rescan may since have counted some of it again. */
+        const uint64_t bytes = disk->gc_wanted || disk->gc_busy ? disk->stats.bytes : disk->gc_left_bytes;
+        over = disk->counted && bytes + need > disk->stats.budget_bytes;
     }
     hearth_disk_unlock(disk);
     return !over;
@@ -89,6 +91,7 @@ static void evict(struct disk *disk) {
     } else {
         disk->stats.io_errors++;
     }
+    disk->gc_left_bytes = disk->stats.bytes;
     disk->gc_busy = false;
     (void)pthread_cond_broadcast(&disk->gc_cond);
     hearth_disk_unlock(disk);

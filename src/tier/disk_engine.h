@@ -166,8 +166,8 @@ struct disk {
     bool counted;       /* stats.files and .bytes are known, the budget is kept */
     uint64_t published; /* bytes that this process has written since the last count */
     bool gc_wanted, gc_busy;
-    bool gc_tight; /* make room although the budget is kept, because the file system is full */
-    uint64_t gc_need;
+    bool gc_tight;                         /* make room although the budget is kept, because the file system is full */
+    uint64_t gc_need, gc_left_bytes;       /* to be freed; stats.bytes at the end of the last eviction */
     pthread_cond_t maintain_cond, gc_cond; /* something to do; an eviction has ended */
 
     struct hearth_backing_stats stats; /* all but `bad` */

@@ -49,12 +49,14 @@ static void rescan_shard(struct disk *disk, int shard, struct disk_files *new_on
     struct hearth_directory *directory = hearth_disk_directory(disk);
     struct disk_shard *state = &disk->shards[shard];
     const int64_t time = hearth_directory_shard_time(directory, disk->model, shard);
-    if (time == state->time && !state->again) {
+    hearth_disk_lock(disk);
+    const bool vanished = time == 0 && state->ring.next != &state->ring; /* it came and went since the last look */
+    const bool looks = (time != state->time || state->again || vanished) && directory == disk->directory;
+    const uint64_t tick = disk->tick += looks;
+    hearth_disk_unlock(disk);
+    if (!looks) { /* or the writer has opened the directory again, and may have written there: the next rescan looks */
         return;
     }
-    hearth_disk_lock(disk);
-    const uint64_t tick = ++disk->tick;
-    hearth_disk_unlock(disk);
     struct disk_files seen = {0};
     state->again = time != 0 && hearth_clock_unix_us() - time / 1000 < FRESH_US;
     if (hearth_directory_walk(directory, disk->model, shard, hearth_disk_files_add, &seen) == HEARTH_OK) {

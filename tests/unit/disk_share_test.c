@@ -1,5 +1,8 @@
 /* The disk tier among others: its queue, several tiers at one directory, the budget, and a file system that fails. */
 #include "support/disk_room.h"
+#include "tier/disk_engine.h"
+
+#include <sched.h>
 
 /* ---- writing ---- */
 
@@ -136,9 +139,83 @@ static void two_share_a_directory(void **state) {
     make_item(&item, HEARTH_RECORD_PAGE, 0, 0, PAGE, 30000);
     assert_false(exists(room, &item)); /* the oldest does not */
     assert_true(stats(backing[0]).evicted + stats(backing[1]).evicted > N / 2);
+    assert_int_equal(stats(backing[0]).dropped + stats(backing[1]).dropped, 0);
     backing[0]->ops->destroy(backing[0]);
     backing[1]->ops->destroy(backing[1]);
     assert_in_range(bytes_in(room), 500000, 2000000 + 2000000 / 8);
+}
+
+/* ---- what a rescan finds late ---- */
+
+static void slow_rescans(struct hearth_disk_params *params) {
+    params->rescan_us = 150000;
+}
+
+/* The shard of a file appears and goes between two looks at it. */
+static void a_file_that_is_gone_at_once_is_lost(void **state) {
+    const struct room *room = *state;
+    struct item early, late;
+    char path[256];
+    make_item(&early, HEARTH_RECORD_PAGE, 0, 0, PAGE, 3000);
+    late = early;
+    for (int i = 1; i < 9; i++) {
+        struct item item;
+        make_item(&item, HEARTH_RECORD_PAGE, i, 0, PAGE, 3000);
+        early = item.record.name.hi < early.record.name.hi ? item : early;
+        late = item.record.name.hi > late.record.name.hi ? item : late;
+    }
+    early.record.tokens = early.tokens;
+    late.record.tokens = late.tokens;
+    struct hearth_backing *backing = open_with(room->dir, slow_rescans);
+    store(backing, &late);
+    path_of(room, &late, path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    expect(backing, HEARTH_BACKING_LOST, &late); /* a rescan has come so far, and the shards below were not there */
+    store(backing, &early);
+    path_of(room, &early, path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(rmdir(path), 0);
+    expect(backing, HEARTH_BACKING_LOST, &early);
+    backing->ops->destroy(backing);
+}
+
+static void *wait_for_room(void *disk) {
+    (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* other threads of this processor run first */
+    return hearth_disk_make_room(disk, 40000, false, PATIENCE_S * INT64_C(1000000)) ? disk : NULL;
+}
+
+/* The writer waits for room, an eviction makes some, and before the writer runs again a rescan finds files of another
+ * process, which the eviction has counted. This thread is the maintenance thread. */
+static void room_is_what_the_eviction_has_left(void **state) {
+    const struct room *room = *state;
+    struct disk disk = {.counted = true, .stats.budget_bytes = 1000000, .stats.bytes = 990000};
+    pthread_t writer;
+    void *made = NULL;
+    cpu_set_t all;
+    assert_int_equal(hearth_directory_open(room->dir, true, &disk.directory, NULL), HEARTH_OK);
+    assert_int_equal(pthread_mutex_init(&disk.lock, NULL), 0);
+    hearth_clock_cond_init(&disk.gc_cond);
+    hearth_clock_cond_init(&disk.maintain_cond);
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((unsigned)sched_getcpu(), &one);
+    (void)sched_setaffinity(0, sizeof one, &one); /* the writer's, too */
+    hearth_disk_lock(&disk);
+    assert_int_equal(pthread_create(&writer, NULL, wait_for_room, &disk), 0);
+    while (!disk.gc_wanted) {
+        (void)hearth_clock_cond_wait(&disk.maintain_cond, &disk.lock, hearth_clock_us() + 100000);
+    }
+    hearth_disk_unlock(&disk);
+    hearth_disk_evict_and_remove(&disk);
+    hearth_disk_lock(&disk);
+    disk.stats.bytes = 990000;
+    hearth_disk_unlock(&disk);
+    assert_int_equal(pthread_join(writer, &made), 0);
+    assert_ptr_equal(made, &disk);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    hearth_directory_close(disk.directory);
 }
 
 static void touched_files_stay(void **state) {
@@ -246,6 +323,8 @@ int main(void) {
         ROOM_TEST(replaces_and_knows_what_is_there),
         ROOM_TEST(a_full_queue_drops_the_oldest),
         ROOM_TEST(two_share_a_directory),
+        ROOM_TEST(a_file_that_is_gone_at_once_is_lost),
+        ROOM_TEST(room_is_what_the_eviction_has_left),
         ROOM_TEST(touched_files_stay),
         ROOM_TEST(recovers_when_files_cannot_grow),
         ROOM_TEST(recovers_when_the_directory_is_gone),
