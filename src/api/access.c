@@ -295,6 +295,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->faults = receipt->faults;
     report->read_us = job->read_us;
     report->sent_bytes = job->sent_bytes;
+    report->left_us = job->gone_us > 0 && job->first_us == 0 ? job->gone_us - job->arrived_us : 0;
     report->unread_us = job->unread_us;
     report->decode_us = tally->generate_us;
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;

@@ -152,6 +152,7 @@ struct hearth_job {
     bool cancelled;           /* by another request */
     int answered;             /* status of the response; 0: its client left before */
     int64_t first_us;         /* when its first token came; 0: none has come */
+    int64_t gone_us;          /* when its client left; 0: it has not */
     int64_t written_us;       /* when something was last sent */
     int64_t behind_us;        /* when the oldest part was sent that the client has not taken yet; 0: it has taken all */
     int64_t unread_before_us; /* `unread_us` without the time since then */

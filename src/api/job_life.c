@@ -94,6 +94,7 @@ static void client_gone(void *user) {
     job->exchange = NULL;
     if (!job->detached) {
         atomic_store(&job->gone, true);
+        job->gone_us = hearth_clock_us();
         job->open = false;
         hearth_api_reply_cancel(job);
     }

@@ -77,6 +77,7 @@ struct hearth_report {
     uint32_t cells_needed, ctx_tokens; /* cells needed to run beside the others; cells that there are */
     int64_t read_us;                   /* how long its body was on the way */
     size_t sent_bytes;                 /* bytes of its response */
+    int64_t left_us;                   /* when its client left before the first token; 0: it did not */
     int64_t unread_us;                 /* how much of the reply's time the client did not take what was written */
     int64_t beside_us, reply_beside_us, best_us, faults; /* as in a receipt */
     int64_t prepare_cpu_us;                              /* of the time for preparing it: CPU time, … */
@@ -162,6 +163,8 @@ enum hearth_verdict_kind {
       "look at the client and the network; sessions send only what is new")                                           \
     X(SLOW_READER, "slow_reader", WAIT, "the client, or the network to it, took the reply slowly",                    \
       "look at the client: it has to read while the reply is written")                                                \
+    X(CLIENT_LEFT, "client_left", WAIT, "the client left before the first token",                                     \
+      "if that was its time limit, a longer one: what was computed is kept, and the same request goes on from there") \
     X(LONG_REPLY, "long_reply", NO_LOSS, "the reply is long", "a smaller `max_tokens`, or less thinking")             \
     X(PREPARING, "preparing", WAIT, "reading, rendering and tokenising the request took long",                        \
       "a history whose text is known costs little: does the client change its beginning?")

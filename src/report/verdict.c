@@ -762,12 +762,46 @@ static void judge_times(struct judge *judge) {
     }
 }
 
-/* The order of verdicts: first those that can be cured, if they took a tenth of all the time; then those that have to
- * be, such as new text; last other requests' share of the machine, which no client can change. */
+/* Names a client that left before the first token. What it costs is the time in no other verdict's wait. */
+static void judge_left(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const double each_us = token_us(report);
+    const uint32_t rest = report->prompt_tokens - reused(report), done = reused(report) + report->computed_tokens;
+    int64_t waited_us = 0;
+    for (size_t i = 0; i < judge->n; i++) {
+        waited_us += causes[judge->out[i].cause].kind == HEARTH_KIND_WAIT ? judge->out[i].lost_us : 0;
+    }
+    struct hearth_verdict *verdict = report->left_us < NAMED_US
+                                         ? NULL
+                                         : name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0,
+                                                   report->left_us > waited_us ? report->left_us - waited_us : 0);
+    if (verdict == NULL || report->prompt_tokens == 0) {
+        return;
+    }
+    char time[32], known[32], all[32], needed[32];
+    (void)snprintf(verdict->text, sizeof verdict->text,
+                   "the client left after %s, before the first token: the state of %s of its prompt's %s tokens was "
+                   "ready",
+                   duration(report->left_us, time), count(done, known), count(report->prompt_tokens, all));
+    if (each_us > 0 && report->reason != HEARTH_REASON_CACHE_OFF) {
+        (void)snprintf(
+            verdict->advice, sizeof verdict->advice,
+            "if that was its time limit, a longer one: this prompt takes about %s alone. What was computed is "
+            "kept, and the same request goes on from there",
+            duration((int64_t)(rest * each_us), needed));
+    }
+}
+
+/* The order of verdicts: first a client that left; then those that can be cured, if they took a tenth of all the time;
+ * then those that have to be, such as new text; last other requests' share of the machine, which no client can
+ * change. */
 static int rank(const struct hearth_report *report, const struct hearth_verdict *verdict) {
     const bool helped = causes[verdict->cause].kind != HEARTH_KIND_NO_LOSS &&
                         (double)verdict->lost_us >= NAMED_SHARE * (double)report->total_us;
-    return verdict->cause == HEARTH_VERDICT_SHARED ? 2 : helped ? 0 : 1;
+    return verdict->cause == HEARTH_VERDICT_CLIENT_LEFT ? 0
+           : verdict->cause == HEARTH_VERDICT_SHARED    ? 3
+           : helped                                     ? 1
+                                                        : 2;
 }
 
 static bool comes_before(const struct hearth_report *report, const struct hearth_verdict *a,
@@ -792,6 +826,7 @@ size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict
         judge_prompt(&judge);
         judge_waits(&judge);
         judge_times(&judge);
+        judge_left(&judge);
         sort(&judge);
     }
     return judge.n;

@@ -119,7 +119,8 @@ const WORDS = { volatile_line: "a line that changes", edited_message: "an edited
   short_of_cells: "KV cache full", preempted: "preempted", slow_disk: "slow disk", scanning: "disk scan",
   workers: "threads busy", preparing: "preparing", new_conversation: "new conversation", new_text: "new text",
   shared: "shared the machine", slow_store: "slow shared store",
-  cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", same_prefix: "shared a prefix", long_reply: "long reply" };
+  cold_model: "cold model", slow_upload: "slow upload", slow_reader: "slow reader", same_prefix: "shared a prefix", client_left: "client left",
+  long_reply: "long reply" };
 const isFine = (verdict) => verdict.kind === "no_loss", isWait = (verdict) => verdict.kind === "wait"; // else: computed again
 const word = (cause) => WORDS[cause] || cause.replaceAll("_", " ");
 const QUEUE_WORDS = { lane: "every lane is busy", prefix: "another request computes the same beginning",

@@ -740,6 +740,22 @@ def test_a_client_that_reads_slower_than_a_quick_model_writes(quick, path, rest)
     assert slow and 200 < slow["lost_ms"] <= report["ms"]["total"], report
 
 
+def test_a_client_that_gives_up(sim):
+    """Its time limit is named, and what was computed until then serves the next try."""
+    body = {"messages": [user("Be quick. " + RULES * 3)], "max_tokens": 2}
+    call = urllib.request.Request(url(sim) + "/v1/chat/completions", json.dumps(body).encode(),
+                                  {"Content-Type": "application/json", "User-Agent": "impatient/1.0"})
+    with pytest.raises(TimeoutError):
+        urllib.request.urlopen(call, timeout=1).read()
+    wait_until(lambda: get(sim, "/requests?client=impatient/1.0")["data"])
+    report = get(sim, "/requests?client=impatient/1.0")["data"][0]
+    assert cause(report) == "client_left" and report["end"] == "gone", report
+    assert report["tokens"]["computed"] < report["tokens"]["prompt"]
+    assert "if that was its time limit, a longer one" in report["verdicts"][0]["advice"]
+    _, again = ask(sim, body["messages"], max_tokens=2)
+    assert sum(again["tokens"]["reused"].values()) >= report["tokens"]["computed"] // 2
+
+
 def test_a_long_reply(sim):
     history, _ = begin(sim, "long reply")
     _, report = ask(sim, [*history, user("Tell me a long story.")], max_tokens=100, ignore_eos=True)

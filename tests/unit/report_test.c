@@ -322,6 +322,28 @@ static void times_have_their_causes(void **state) {
     assert_int_equal(first_is(&report, "slow_reader").lost_us, 150000);
 }
 
+/* A client with a short time limit is told of first, whatever it waited for; time in a wait counts there. */
+static void a_client_that_left(void **state) {
+    struct hearth_report report = good();
+    (void)state;
+    report.prompt_tokens = 8000;
+    report.live_tokens = 1000;
+    report.computed_tokens = 500;
+    report.prefill_us = 2000000;
+    report.ttft_us = 0;
+    report.total_us = 5000000;
+    report.left_us = 4000000;
+    const struct hearth_verdict left = first_is(&report, "client_left");
+    assert_int_equal(left.lost_us, 4000000);
+    assert_string_equal(left.text, "the client left after 4.0 s, before the first token: the state of 1,500 of its "
+                                   "prompt's 8,000 tokens was ready");
+    assert_non_null(strstr(left.advice, "this prompt takes about 28.0 s alone"));
+    report.wait_us[HEARTH_WAIT_LANE] = 3900000;
+    assert_int_equal(first_is(&report, "client_left").lost_us, 100000);
+    report.left_us = 90000;
+    (void)first_is(&report, "queued");
+}
+
 /* What others computed beside it is no part of what its own tokens cost. */
 static void what_was_computed_beside_is_told_apart(void **state) {
     const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 900);
@@ -714,6 +736,7 @@ int main(void) {
         cmocka_unit_test(state_that_is_gone_is_told_with_its_size),
         cmocka_unit_test(waits_are_told_by_what_was_waited_for),
         cmocka_unit_test(times_have_their_causes),
+        cmocka_unit_test(a_client_that_left),
         cmocka_unit_test(what_was_computed_beside_is_told_apart),
         cmocka_unit_test(a_cold_model_is_told_apart_from_long_prompts),
         cmocka_unit_test(the_costliest_comes_first),
