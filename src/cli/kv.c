@@ -103,14 +103,21 @@ static int open_place(struct kv *kv, bool make) {
     return status;
 }
 
-static int run(const struct hearth_console_command *command, struct kv *kv) {
-    int status = open_place(kv, command->bit == IMPORT);
+static int run(const struct hearth_console_call *call, void *user) {
+    struct kv *kv = user;
+    const int bit = call->command->bit;
+    kv->args = call->args;
+    kv->arg_count = call->arg_count;
+    if (bit == RM && (call->arg_count > 0) + kv->options.all + (kv->options.model != NULL) != 1) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "rm needs conversations (see hearth kv ls), --model HEX or --all");
+    }
+    hearth_log_set(hearth_show_log, NULL, HEARTH_LOG_INFO);
+    int status = open_place(kv, bit == IMPORT);
     read_budget(&kv->options);
     if (status == 0) {
-        status = runs[command - commands](kv);
+        status = runs[call->command - commands](kv);
         hearth_show_progress_end();
     }
-    status = hearth_show_end(status);
     hearth_directory_close(kv->directory);
     hearth_remote_list_close(kv->remote);
     hearth_seal_destroy(kv->seal);
@@ -119,20 +126,5 @@ static int run(const struct hearth_console_command *command, struct kv *kv) {
 
 int hearth_cli_kv(int argc, char *const argv[]) {
     struct kv kv = {.options = {.budget_mib = -1}};
-    struct hearth_console_call call;
-    hearth_show_as("hearth kv");
-    hearth_console_parse(&tool, argc, argv, &kv.options, &call);
-    int status = call.status;
-    kv.options.args = call.args;
-    kv.options.arg_count = call.arg_count;
-    if (call.command && call.command->bit == RM &&
-        (call.arg_count > 0) + kv.options.all + (kv.options.model != NULL) != 1) {
-        status =
-            hearth_complain(HEARTH_CONSOLE_USAGE, "rm needs conversations (see hearth kv ls), --model HEX or --all");
-    } else if (call.command) {
-        hearth_log_set(hearth_show_log, NULL, HEARTH_LOG_INFO);
-        status = run(call.command, &kv);
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &kv, run);
 }

@@ -160,8 +160,8 @@ int hearth_kv_export(struct kv *kv) {
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
-    const struct kv_conversation *conversation = hearth_kv_find(&view, kv->options.args[0]);
-    const char *path = kv->options.args[1];
+    const struct kv_conversation *conversation = hearth_kv_find(&view, kv->args[0]);
+    const char *path = kv->args[1];
     int status = conversation ? 0 : 1;
     if (conversation) {
         const bool complete = hearth_kv_walk(&view, conversation, hearth_kv_list_add, &export.list);
@@ -412,7 +412,7 @@ static int report(struct kv_import *import) {
 }
 
 int hearth_kv_import(struct kv *kv) {
-    const char *path = kv->options.args[0];
+    const char *path = kv->args[0];
     struct kv_import import = {.kv = kv};
     int status = hearth_transfer_open(path, &import.in);
     if (status != 0) {

@@ -26,12 +26,12 @@ struct kv_options {
     const char *dir, *key_file, *model, *remote, *remote_ca;
     int64_t budget_mib; /* -1: not given */
     bool json, yes, all;
-    char *const *args; /* without options */
-    int arg_count;
 };
 
 struct kv {
-    struct kv_options options;
+    struct kv_options options; /* first: the command line is read into it */
+    char *const *args;
+    int arg_count;
     struct hearth_directory *directory; /* one of them */
     struct hearth_remote_list *remote;
     struct hearth_seal *seal; /* NULL: no key was given */

@@ -51,15 +51,13 @@ static const struct hearth_show_column columns[] = {
     {"USED", false, 0}, {"HITS", false, 0},   {"SNAPS", false, 0},
 };
 
-static bool add_row(struct hearth_show_table *table, const struct kv_view *view, const struct kv_conversation *c) {
+static void add_row(struct hearth_show_table *table, const struct kv_view *view, const struct kv_conversation *c) {
     char id[33];
     hearth_kv_id(view, c, id);
-    return hearth_show_table_add(table,
-                                 (const char *[]){id, hearth_show_count((uint64_t)c->leaf->record.p1).text,
-                                                  hearth_show_bytes(c->own_bytes).text,
-                                                  c->shared_bytes > 0 ? hearth_show_bytes(c->shared_bytes).text : "-",
-                                                  hearth_show_age(c->used_us).text, hearth_show_count(c->hits).text,
-                                                  hearth_show_count(c->snapshots).text});
+    hearth_show_table_addf(
+        table, "%s\t%s\t%s\t%s\t%s\t%s\t%s", id, hearth_show_count((uint64_t)c->leaf->record.p1).text,
+        hearth_show_bytes(c->own_bytes).text, c->shared_bytes > 0 ? hearth_show_bytes(c->shared_bytes).text : "-",
+        hearth_show_age(c->used_us).text, hearth_show_count(c->hits).text, hearth_show_count(c->snapshots).text);
 }
 
 /* What it begins with, in `room` columns. */
@@ -112,7 +110,7 @@ static void print_model(const struct kv_view *view, size_t m, const struct heart
     (void)printf(": %s, %s in %s\n", hearth_show_number(n, "conversation", "conversations").text,
                  hearth_show_bytes(model->bytes).text, hearth_show_number(model->n, "file", "files").text);
     if (n > 0) {
-        hearth_show_table_head(table, "BEGINS WITH");
+        (void)hearth_show_table_head(table, "BEGINS WITH");
     }
     for (size_t i = 0; i < view->conversation_n; i++) {
         if (view->conversations[i].model == m) {
@@ -124,20 +122,18 @@ static void print_model(const struct kv_view *view, size_t m, const struct heart
 
 static int ls_text(struct kv *kv, const struct kv_view *view) {
     struct hearth_show_table table;
-    bool ok = true;
     hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "  ");
-    for (size_t i = 0; i < view->conversation_n && ok; i++) {
-        ok = add_row(&table, view, &view->conversations[i]);
+    for (size_t i = 0; i < view->conversation_n; i++) {
+        add_row(&table, view, &view->conversations[i]);
     }
-    for (size_t m = 0; m < view->model_n && ok; m++) {
+    for (size_t m = 0; m < view->model_n && !table.nomem; m++) {
         (void)fputs(m > 0 ? "\n" : "", stdout);
         print_model(view, m, &table);
     }
     if (view->model_n == 0) {
         (void)printf("%s is empty\n", hearth_kv_place(kv));
     }
-    hearth_show_table_finish(&table);
-    return ok ? 0 : hearth_complain(1, "out of memory");
+    return hearth_show_table_end(&table);
 }
 
 int hearth_kv_ls(struct kv *kv) {

@@ -285,12 +285,12 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
     struct removed removed = {0};
     uint64_t conversations = 0;
     int status = 0;
-    struct kv_conversation **chosen = calloc((size_t)kv->options.arg_count, sizeof *chosen);
+    struct kv_conversation **chosen = calloc((size_t)kv->arg_count, sizeof *chosen);
     if (!chosen) {
         return hearth_complain(1, "out of memory");
     }
-    for (int i = 0; i < kv->options.arg_count && status == 0; i++) {
-        struct kv_conversation *found = hearth_kv_find(view, kv->options.args[i]);
+    for (int i = 0; i < kv->arg_count && status == 0; i++) {
+        struct kv_conversation *found = hearth_kv_find(view, kv->args[i]);
         bool known = false;
         for (uint64_t k = 0; k < conversations; k++) {
             known = known || chosen[k] == found; /* named twice */
@@ -388,7 +388,7 @@ int hearth_kv_rm(struct kv *kv) {
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
-    const int status = kv->options.arg_count > 0 ? remove_conversations(kv, &view) : remove_models(kv, &view);
+    const int status = kv->arg_count > 0 ? remove_conversations(kv, &view) : remove_models(kv, &view);
     hearth_kv_view_finish(&view);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The program: picks the command, and prints version and usage. Everything else is in serve.c. */
+/* The program: picks the command, prints version and usage. */
 #include "cli/commands.h"
 #include "client/commands.h"
 #include "console/show.h"
@@ -27,86 +27,86 @@ static const char *const usage =
 
 static int print_text(bool (*generate)(struct hearth_buf *out)) {
     struct hearth_buf text = {0};
-    int status = 0;
-    if (!generate(&text)) {
-        status = hearth_complain(1, "out of memory");
-    } else if (fwrite(text.data, 1, text.len, stdout) != text.len || fflush(stdout) != 0) {
-        status = hearth_complain(1, "cannot write to standard output");
+    const bool ok = generate(&text);
+    if (ok) {
+        (void)fwrite(text.data, 1, text.len, stdout);
     }
     hearth_buf_finish(&text);
-    return status;
+    return ok ? 0 : hearth_complain(1, "out of memory");
 }
 
-static int print_version(void) {
-    return printf("hearth %s (llama.cpp %s)\n", HEARTH_VERSION, hearth_llama_version()) < 0;
+static int version(int argc, char *const argv[]) {
+    (void)argc, (void)argv;
+    (void)printf("hearth %s (llama.cpp %s)\n", HEARTH_VERSION, hearth_llama_version());
+    return 0;
 }
 
-static int run_serve(int argc, char *const argv[]) {
+static int help(int argc, char *const argv[]) {
+    (void)argc, (void)argv;
+    (void)fputs(usage, stdout);
+    return 0;
+}
+
+/* docs/options.md, or docs/llama-server.md. */
+static int print_page(int argc, char *const argv[]) {
+    const bool llama = argc > 0 && strcmp(argv[0], "--llama-server") == 0;
+    return print_text(llama ? hearth_options_llama_markdown : hearth_options_markdown);
+}
+
+/* A server does not end because what it prints at its start cannot be written; its other texts are as a command's. */
+static int serve(int argc, char *const argv[]) {
     struct hearth_options options;
     enum hearth_options_ask ask;
     struct hearth_errmsg msg = {""};
     int status = 0;
     if (hearth_options_parse(&options, argc, argv, &ask, &msg) != HEARTH_OK) {
         status = hearth_complain(1, "%s", msg.text);
-    } else if (ask == HEARTH_OPTIONS_HELP) {
-        status = print_text(hearth_options_help);
-    } else if (ask == HEARTH_OPTIONS_VERSION) {
-        status = print_version();
-    } else if (ask == HEARTH_OPTIONS_DEVICES) {
-        status = print_text(hearth_llama_devices);
-    } else {
+    } else if (ask == HEARTH_OPTIONS_RUN) {
         status = hearth_cli_serve(&options, argc, argv);
+    } else if (ask == HEARTH_OPTIONS_VERSION) {
+        status = hearth_show_end(version(0, NULL));
+    } else {
+        status = hearth_show_end(print_text(ask == HEARTH_OPTIONS_HELP ? hearth_options_help : hearth_llama_devices));
     }
     hearth_options_finish(&options);
     return status;
 }
 
+static const struct {
+    const char *name;
+    int (*run)(int argc, char *const argv[]);
+} commands[] = {{"chat", hearth_client_chat},
+                {"sessions", hearth_cli_sessions},
+                {"keys", hearth_cli_keys},
+                {"kv", hearth_cli_kv},
+                {"top", hearth_client_top},
+                {"why", hearth_client_why},
+                {"record", hearth_client_record},
+                {"replay", hearth_cli_replay},
+                {"options", print_page},
+                {"help", help},
+                {"--help", help},
+                {"-h", help},
+                {"version", version},
+                {"--version", version},
+                {"serve", serve}};
+
+#define COMMANDS (sizeof commands / sizeof *commands)
+
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat",   "sessions", "keys",    "kv",   "top",
-                                           "why",   "record", "replay",   "options", "help", "version"};
-    const char *command = argc > 1 ? argv[1] : "--help";
+    const char *command = argc > 1 ? argv[1] : "--help", *names[COMMANDS];
     (void)umask(077); /* whatever is written is the user's own */
-    if (strcmp(command, "serve") == 0) {
-        return run_serve(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "keys") == 0) {
-        return hearth_cli_keys(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "kv") == 0) {
-        return hearth_cli_kv(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "record") == 0) {
-        return hearth_client_record(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "replay") == 0) {
-        return hearth_cli_replay(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "sessions") == 0) {
-        return hearth_cli_sessions(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "chat") == 0) {
-        return hearth_client_chat(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "top") == 0) {
-        return hearth_client_top(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "why") == 0) {
-        return hearth_client_why(argc - 2, argv + 2);
-    }
-    if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
-        return print_version();
-    }
-    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
-        return fputs(usage, stdout) < 0;
-    }
-    if (strcmp(command, "options") == 0) { /* docs/options.md, docs/llama-server.md */
-        const bool llama = argc > 2 && strcmp(argv[2], "--llama-server") == 0;
-        return print_text(llama ? hearth_options_llama_markdown : hearth_options_markdown);
+    for (size_t i = 0; i < COMMANDS; i++) {
+        names[i] = commands[i].name;
+        if (strcmp(command, names[i]) == 0) {
+            const int status = commands[i].run(argc - 2, argv + 2);
+            return commands[i].run == serve ? status : hearth_show_end(status);
+        }
     }
     if (command[0] == '-') {
-        return run_serve(argc - 1, argv + 1);
+        return serve(argc - 1, argv + 1);
     }
-    const char *near = hearth_show_nearest(command, commands, sizeof(commands) / sizeof(commands[0]));
+    const char *near = hearth_show_nearest(command, names, COMMANDS);
     return hearth_complain(1, "unknown command '%.100s'%s%s%s (see hearth --help)", command,
                            near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
 }

@@ -256,29 +256,30 @@ static int replay_fleet(const struct replay_options *chosen, struct hearth_repla
     return hearth_lab_fleet(&chosen->fleet, params, choice, call->args, (size_t)call->arg_count, chosen->json);
 }
 
-int hearth_cli_replay(int argc, char *const argv[]) {
-    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1, .share = -1, .page_tokens = -1};
-    struct hearth_console_call call;
+static int run(const struct hearth_console_call *call, void *user) {
+    const struct replay_options *chosen = user;
+    const struct replay_fleet_options *fleet = &chosen->fleet;
     struct hearth_replay_params params;
     struct hearth_trace_choice choice;
     struct hearth_trace trace = {0};
     struct hearth_errmsg msg = {""};
-    hearth_show_as("hearth replay");
-    hearth_console_parse(&tool, argc, argv, &chosen, &call);
-    const struct replay_fleet_options *fleet = &chosen.fleet;
-    int status = call.status;
-    if (call.command && !fleet->boxes && (fleet->router || fleet->remote || fleet->network || fleet->lose)) {
-        status = hearth_complain(HEARTH_CONSOLE_USAGE, "--router, --remote, --network and --lose need --boxes");
-    } else if (call.command && !read_options(&chosen, &params, &choice)) {
-        status = HEARTH_CONSOLE_USAGE;
-    } else if (call.command && fleet->boxes) {
-        status = replay_fleet(&chosen, &params, &choice, &call);
-    } else if (call.command && hearth_trace_read(call.args, (size_t)call.arg_count, &choice, &trace, &msg)) {
-        status = hearth_complain(1, "%s", msg.text);
-    } else if (call.command) {
-        status = replay(&chosen, &params, &trace);
+    if (!fleet->boxes && (fleet->router || fleet->remote || fleet->network || fleet->lose)) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--router, --remote, --network and --lose need --boxes");
     }
+    if (!read_options(chosen, &params, &choice)) {
+        return HEARTH_CONSOLE_USAGE;
+    }
+    if (fleet->boxes) {
+        return replay_fleet(chosen, &params, &choice, call);
+    }
+    const int status = hearth_trace_read(call->args, (size_t)call->arg_count, &choice, &trace, &msg) == HEARTH_OK
+                           ? replay(chosen, &params, &trace)
+                           : hearth_complain(1, "%s", msg.text);
     hearth_trace_finish(&trace);
-    free(call.args);
-    return hearth_show_end(status);
+    return status;
+}
+
+int hearth_cli_replay(int argc, char *const argv[]) {
+    struct replay_options chosen = {.concurrency = -1, .prefill = -1, .parallel = -1, .share = -1, .page_tokens = -1};
+    return hearth_console_run(&tool, argc, argv, &chosen, run);
 }

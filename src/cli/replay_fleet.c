@@ -200,33 +200,19 @@ static double ratio(const struct fleet_run *run) {
     return (double)run->result.computed_tokens / (double)run->new_tokens;
 }
 
-static bool add_row(struct hearth_show_table *table, const struct fleet_report *report, const struct fleet_run *run) {
+static void add_row(struct hearth_show_table *table, const struct fleet_report *report, const struct fleet_run *run) {
     const struct hearth_fleet_result *result = &run->result;
-    const bool stored = run->params.has_store;
-    char boxes[16], cells[7][64];
-    (void)snprintf(boxes, sizeof boxes, "%u", run->params.boxes);
-    (void)snprintf(cells[0], sizeof cells[0], "%.2f %%", 100 * share(run));
-    (void)snprintf(cells[1], sizeof cells[1], "%.3f", ratio(run));
-    (void)snprintf(cells[2], sizeof cells[2], "%.2f / %.1f s", result->all.p50_s, result->all.p99_s);
-    (void)snprintf(cells[3], sizeof cells[3], "%.0f %%", 100 * result->prefill_load);
-    (void)snprintf(cells[4], sizeof cells[4], "%s", stored ? hearth_show_bytes(result->store.read_bytes).text : "");
-    (void)snprintf(cells[5], sizeof cells[5], "%s", stored ? hearth_show_bytes(result->store.written_bytes).text : "");
-    (void)snprintf(cells[6], sizeof cells[6], "%.0f / %.0f %%", 100 * result->store_load,
-                   100 * result->store_peak_load);
-    char after[64];
-    (void)snprintf(after, sizeof after, "%.2f / %.1f s", result->after.p50_s, result->after.p99_s);
-    const char *const texts[] = {boxes,
-                                 hearth_router_text(run->params.router),
-                                 report->lose ? (run->params.loss_count > 0 ? report->lose : "nothing") : "",
-                                 cells[0],
-                                 cells[1],
-                                 cells[2],
-                                 report->lose ? after : "",
-                                 cells[3],
-                                 cells[4],
-                                 cells[5],
-                                 stored ? cells[6] : ""};
-    return hearth_show_table_add(table, texts);
+    char store[200] = "\t\t";
+    if (run->params.has_store) {
+        (void)snprintf(store, sizeof store, "%s\t%s\t%.0f / %.0f %%", hearth_show_bytes(result->store.read_bytes).text,
+                       hearth_show_bytes(result->store.written_bytes).text, 100 * result->store_load,
+                       100 * result->store_peak_load);
+    }
+    hearth_show_table_addf(table, "%u\t%s\t%s\t%.2f %%\t%.3f\t%.2f / %.1f s\t%.2f / %.1f s\t%.0f %%\t%s",
+                           run->params.boxes, hearth_router_text(run->params.router),
+                           run->params.loss_count > 0 ? report->lose : "nothing", 100 * share(run), ratio(run),
+                           result->all.p50_s, result->all.p99_s, result->after.p50_s, result->after.p99_s,
+                           100 * result->prefill_load, store);
 }
 
 static int print_table(const struct fleet_report *report) {
@@ -243,19 +229,11 @@ static int print_table(const struct fleet_report *report) {
                                                  {.title = "STORE avg / max"}};
     struct hearth_show_table table;
     hearth_show_table_init(&table, columns, sizeof columns / sizeof *columns, "");
-    bool ok = true;
-    for (size_t i = 0; ok && i < report->count; i++) {
-        ok = add_row(&table, report, &report->runs[i]);
+    for (size_t i = 0; i < report->count; i++) {
+        add_row(&table, report, &report->runs[i]);
     }
-    if (ok) {
-        hearth_show_table_head(&table, "");
-        for (size_t i = 0; i < report->count; i++) {
-            (void)hearth_show_table_row(&table, i);
-            (void)putchar('\n');
-        }
-    }
-    hearth_show_table_finish(&table);
-    return ok ? 0 : hearth_complain(1, "out of memory");
+    hearth_show_table_print(&table);
+    return hearth_show_table_end(&table);
 }
 
 static json_t *times_json(const struct hearth_fleet_times *times) {
@@ -294,7 +272,7 @@ static int print_json(const struct fleet_report *report) {
         (void)json_array_append_new(runs, run_json(report, &report->runs[i]));
     }
     json_t *root = json_pack("{s:o}", "runs", runs);
-    return root ? hearth_show_json(root) : hearth_complain(1, "out of memory");
+    return hearth_show_json(root);
 }
 
 /* ---- entry ---- */

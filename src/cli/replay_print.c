@@ -27,37 +27,23 @@ static double all_seconds(const struct hearth_replay_result *result) {
 
 /* ---- table ---- */
 
-enum { CELLS = 10 };
-
-static bool add_row(struct hearth_show_table *table, const struct replay_report *report, const struct replay_row *row) {
+static void add_row(struct hearth_show_table *table, const struct replay_report *report, const struct replay_row *row) {
     const struct hearth_replay_result *result = &row->result;
-    char cells[CELLS][128];
-    const char *texts[CELLS] = {row->name};
-    (void)snprintf(cells[1], sizeof cells[1], "%.2f %%", 100 * share(report, result->computed_tokens));
-    for (size_t i = 0; i < HEARTH_REPLAY_CAUSES; i++) {
-        (void)snprintf(cells[2 + i], sizeof cells[0], "%.0f", seconds(report, result->lost_tokens[i]));
-    }
-    (void)snprintf(cells[5], sizeof cells[0], "%.0f", result->read_s);
-    (void)snprintf(cells[6], sizeof cells[0], "%.0f", all_seconds(result));
-    (void)snprintf(cells[7], sizeof cells[0], "%s / %s", hearth_show_bytes(result->stored_bytes).text,
-                   hearth_show_bytes(result->imported_bytes).text);
-    (void)snprintf(cells[8], sizeof cells[0], "%s / %s", hearth_show_bytes(result->written_bytes).text,
-                   hearth_show_bytes(result->read_bytes).text);
-    for (size_t i = 1; i < CELLS - 1; i++) {
-        texts[i] = cells[i];
-    }
-    return hearth_show_table_add(table, texts);
+    hearth_show_table_addf(
+        table, "%s\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%s / %s\t%s / %s", row->name,
+        100 * share(report, result->computed_tokens), seconds(report, result->lost_tokens[HEARTH_REPLAY_EVICTED]),
+        seconds(report, result->lost_tokens[HEARTH_REPLAY_NO_SNAPSHOT]),
+        seconds(report, result->lost_tokens[HEARTH_REPLAY_CHEAPER]), result->read_s, all_seconds(result),
+        hearth_show_bytes(result->stored_bytes).text, hearth_show_bytes(result->imported_bytes).text,
+        hearth_show_bytes(result->written_bytes).text, hearth_show_bytes(result->read_bytes).text);
 }
 
-static bool add_bound(struct hearth_show_table *table, const struct replay_report *report, const char *name,
+static void add_bound(struct hearth_show_table *table, const struct replay_report *report, const char *name,
                       const struct hearth_replay_bound *bound) {
-    char computed[32], lost[32], read[32], all[32];
-    (void)snprintf(computed, sizeof computed, "%.2f %%", 100 * share(report, bound->computed_tokens));
-    (void)snprintf(lost, sizeof lost, "%.0f", seconds(report, bound->computed_tokens - report->oracle.new_tokens));
-    (void)snprintf(read, sizeof read, "%.0f", bound->read_s);
-    (void)snprintf(all, sizeof all, "%.0f", bound->prefill_s + bound->read_s);
-    const char *const texts[CELLS] = {name, computed, lost, "", "", read, all, "", ""};
-    return hearth_show_table_add(table, texts);
+    hearth_show_table_addf(table, "%s\t%.2f %%\t%.0f\t\t\t%.0f\t%.0f\t\t", name,
+                           100 * share(report, bound->computed_tokens),
+                           seconds(report, bound->computed_tokens - report->oracle.new_tokens), bound->read_s,
+                           bound->prefill_s + bound->read_s);
 }
 
 /* What an endless cache computes. */
@@ -94,23 +80,16 @@ int hearth_lab_print_table(const struct replay_report *report) {
     const struct hearth_replay_bound infinite = infinite_of(report);
     struct hearth_show_table table;
     hearth_show_table_init(&table, columns, sizeof columns / sizeof *columns, "");
-    bool ok = true;
-    for (size_t i = 0; ok && i < report->row_count; i++) {
-        ok = add_row(&table, report, &report->rows[i]);
+    for (size_t i = 0; i < report->row_count; i++) {
+        add_row(&table, report, &report->rows[i]);
     }
-    ok = ok && add_bound(&table, report, "belady", &report->belady) && add_bound(&table, report, "infinite", &infinite);
-    if (ok) {
-        (void)printf("%s of %s prompt tokens\n\n", hearth_show_number(report->trace->count, "request", "requests").text,
-                     hearth_show_count(report->trace->prompt_tokens).text);
-        hearth_show_table_head(&table, "");
-        for (size_t i = 0; i < report->row_count + 2; i++) {
-            (void)hearth_show_table_row(&table, i);
-            (void)putchar('\n');
-        }
-        print_agreement(report, &report->rows[0]);
-    }
-    hearth_show_table_finish(&table);
-    return ok ? 0 : hearth_complain(1, "out of memory");
+    add_bound(&table, report, "belady", &report->belady);
+    add_bound(&table, report, "infinite", &infinite);
+    (void)printf("%s of %s prompt tokens\n\n", hearth_show_number(report->trace->count, "request", "requests").text,
+                 hearth_show_count(report->trace->prompt_tokens).text);
+    hearth_show_table_print(&table);
+    print_agreement(report, &report->rows[0]);
+    return hearth_show_table_end(&table);
 }
 
 /* ---- JSON ---- */
@@ -168,7 +147,7 @@ int hearth_lab_print_json(const struct replay_report *report) {
     (void)json_object_set_new(policies, "infinite", bound_json(report, &infinite));
     json_t *root = json_pack("{s:I, s:I, s:o}", "requests", (json_int_t)report->trace->count, "prompt_tokens",
                              (json_int_t)report->trace->prompt_tokens, "policies", policies);
-    return root ? hearth_show_json(root) : hearth_complain(1, "out of memory");
+    return hearth_show_json(root);
 }
 
 /* ---- SVG ---- */

@@ -141,15 +141,18 @@ static int check_options(const struct sessions_options *chosen, const struct hea
     return 0;
 }
 
-static int run(const struct hearth_console_command *command, struct sessions *sessions) {
-    int status = check_options(&sessions->options, command);
+static int run(const struct hearth_console_call *call, void *user) {
+    struct sessions *sessions = user;
+    sessions->args = call->args;
+    sessions->arg_count = call->arg_count;
+    hearth_log_set(hearth_show_log, NULL, HEARTH_LOG_WARN);
+    int status = check_options(&sessions->options, call->command);
     if (status == 0) {
-        status = open_store(sessions, command);
+        status = open_store(sessions, call->command);
     }
     if (status == 0) {
-        status = runs[command - commands](sessions);
+        status = runs[call->command - commands](sessions);
     }
-    status = hearth_show_end(status);
     hearth_session_store_destroy(sessions->store);
     hearth_seal_destroy(sessions->seal);
     free(sessions->path);
@@ -159,16 +162,5 @@ static int run(const struct hearth_console_command *command, struct sessions *se
 
 int hearth_cli_sessions(int argc, char *const argv[]) {
     struct sessions sessions = {0};
-    struct hearth_console_call call;
-    hearth_show_as("hearth sessions");
-    hearth_console_parse(&tool, argc, argv, &sessions.options, &call);
-    int status = call.status;
-    sessions.args = call.args;
-    sessions.arg_count = call.arg_count;
-    if (call.command) {
-        hearth_log_set(hearth_show_log, NULL, HEARTH_LOG_WARN);
-        status = run(call.command, &sessions);
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &sessions, run);
 }

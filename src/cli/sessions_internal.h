@@ -19,7 +19,7 @@ struct sessions_options {
 };
 
 struct sessions {
-    struct sessions_options options;
+    struct sessions_options options; /* first: the command line is read into it */
     char *const *args;
     int arg_count;
     char *path;               /* as it is told: without a password */

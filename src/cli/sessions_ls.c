@@ -61,12 +61,11 @@ static int ls_json(struct sessions *sessions, const struct hearth_session *list,
     return hearth_show_json(json_pack("{s:s, s:o}", "db", sessions->path, "sessions", array));
 }
 
-static bool add_row(struct hearth_show_table *table, const struct hearth_session *session) {
+static void add_row(struct hearth_show_table *table, const struct hearth_session *session) {
     char hex[33];
     hearth_digest_hex(session->owner, hex);
     hex[8] = '\0';
-    return hearth_show_table_add(table,
-                                 (const char *[]){session->name, hearth_digest_is_zero(session->owner) ? "-" : hex,
+    hearth_show_table_add(table, (const char *[]){session->name, hearth_digest_is_zero(session->owner) ? "-" : hex,
                                                   hearth_show_count(session->turns).text,
                                                   session->tokens > 0 ? hearth_show_count(session->tokens).text : "-",
                                                   hearth_show_age(session->used_us).text});
@@ -76,25 +75,21 @@ static int print_rows(struct sessions *sessions, const struct hearth_session *li
     struct hearth_show_column columns[] = {
         {"NAME", true, NAME_COLUMNS}, {NULL, true, 0}, {"TURNS", false, 0}, {"TOKENS", false, 0}, {"USED", false, 0}};
     struct hearth_show_table table;
-    bool ok = true;
     for (size_t i = 0; i < count; i++) {
         columns[1].title = hearth_digest_equal(list[i].owner, list[0].owner) ? columns[1].title : "OWNER";
     }
     hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "");
-    for (size_t i = 0; i < count && ok; i++) {
-        ok = add_row(&table, &list[i]);
+    for (size_t i = 0; i < count; i++) {
+        add_row(&table, &list[i]);
     }
-    if (ok) {
-        hearth_show_table_head(&table, "ASKED LAST");
-    }
-    for (size_t i = 0; i < count && ok; i++) {
+    (void)hearth_show_table_head(&table, "ASKED LAST");
+    for (size_t i = 0; i < count && !table.nomem; i++) {
         char *text = last_words(sessions, &list[i]);
         (void)hearth_show_text(stdout, text ? text : "", hearth_show_table_row(&table, i));
         (void)fputc('\n', stdout);
         free(text);
     }
-    hearth_show_table_finish(&table);
-    return ok ? 0 : hearth_complain(1, "out of memory");
+    return hearth_show_table_end(&table);
 }
 
 int hearth_cli_sessions_ls(struct sessions *sessions) {

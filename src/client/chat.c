@@ -27,11 +27,7 @@ static const struct hearth_console_command commands[] = {
 static const struct hearth_console_option options[] = {
     {"--session", "NAME", "go on in this session, which the server keeps, or begin it", 1, HEARTH_CONSOLE_TEXT,
      offsetof(struct client_options, session)},
-    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct client_options, url)},
-    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct client_options, cacert)},
-    {"--key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct client_options, key)},
+    CLIENT_SERVER_OPTIONS("--key", "its API key [HEARTH_API_KEY]"),
     {"--model", "NAME", "the model, where there are several", 1, HEARTH_CONSOLE_TEXT,
      offsetof(struct client_options, model)},
     {"--system", "TEXT", "system text of a conversation that begins", 1, HEARTH_CONSOLE_TEXT,
@@ -106,16 +102,16 @@ static int converse(struct client_conversation *talk, struct hearth_input *input
     return status;
 }
 
-static int run(const struct client_options *chosen, const struct hearth_console_call *call) {
-    struct hearth_client *client = hearth_client_create(chosen->url, chosen->key, chosen->cacert);
-    struct hearth_input *input = NULL;
+static int run(const struct hearth_console_call *call, void *user) {
+    const struct client_options *chosen = user;
     struct client_conversation talk = {0};
-    int status = 1;
-    if (!client) {
-        return 1;
+    struct hearth_client *client;
+    int status = hearth_client_create(&chosen->server, "--key", &client);
+    if (status != 0) {
+        return status;
     }
     const bool once = call->arg_count > 0;
-    input = once ? NULL : hearth_input_create();
+    struct hearth_input *input = once ? NULL : hearth_input_create();
     if (!hearth_client_conversation_init(&talk, chosen, client, input != NULL)) {
         status = hearth_complain(1, "out of memory");
     } else if (input && hearth_client_conversation_greet(&talk) != CLIENT_DONE) {
@@ -129,25 +125,10 @@ static int run(const struct client_options *chosen, const struct hearth_console_
     hearth_client_conversation_finish(&talk);
     hearth_input_destroy(input);
     hearth_client_destroy(client);
-    status = hearth_show_end(status);
     return status;
 }
 
 int hearth_client_chat(int argc, char *const argv[]) {
     struct client_options chosen = {.max_tokens = -1};
-    struct hearth_console_call call;
-    char key[CLIENT_KEY_BYTES];
-    hearth_show_as("hearth chat");
-    hearth_console_parse(&tool, argc, argv, &chosen, &call);
-    int status = call.status;
-    if (call.command) {
-        hearth_client_address(&chosen.url, &chosen.key, key);
-        if (chosen.key[strcspn(chosen.key, "\r\n")] != '\0') {
-            status = hearth_complain(HEARTH_CONSOLE_USAGE, "--key needs a key of one line");
-        } else {
-            status = hearth_interrupt_catch() ? run(&chosen, &call) : hearth_complain(1, "out of descriptors");
-        }
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &chosen, run);
 }

@@ -8,6 +8,7 @@
 
 #include "console/interrupt.h"
 #include "console/show.h"
+#include "console/tool.h"
 
 #include <curl/curl.h>
 #include <stdlib.h>
@@ -44,15 +45,6 @@ struct transfer {
 static const char *variable(const char *name, const char *otherwise) {
     const char *text = getenv(name);
     return text && *text ? text : otherwise;
-}
-
-void hearth_client_address(const char **url, const char **key, char key_room[CLIENT_KEY_BYTES]) {
-    *url = *url ? *url : variable("HEARTH_URL", CLIENT_DEFAULT_URL);
-    if (!*key) {
-        const char *keys = variable("HEARTH_API_KEY", "");
-        (void)snprintf(key_room, CLIENT_KEY_BYTES, "%.*s", (int)strcspn(keys, ",\r\n"), keys);
-        *key = key_room;
-    }
 }
 
 /* The server's address without what need not be there. NULL: it is none, or out of memory. The caller's to free. */
@@ -106,39 +98,49 @@ static bool add_header(struct hearth_client *client, const char *line) {
     return headers != NULL;
 }
 
+/* `key`: of an option; NULL: the first one of the variable. */
 static bool add_headers(struct hearth_client *client, const char *key) {
     struct hearth_buf line = {0};
     /* no "Expect: 100-continue": it costs a round trip */
     bool ok = add_header(client, "Content-Type: application/json") && add_header(client, "Expect:");
-    if (ok && key && *key) {
-        ok = hearth_buf_printf(&line, "Authorization: Bearer %s", key) && add_header(client, (char *)line.data);
+    const char *text = key ? key : variable("HEARTH_API_KEY", "");
+    const int len = (int)(key ? strlen(key) : strcspn(text, ",\r\n"));
+    if (ok && len > 0) {
+        ok = hearth_buf_printf(&line, "Authorization: Bearer %.*s", len, text) && add_header(client, (char *)line.data);
     }
     hearth_buf_finish(&line);
     return ok;
 }
 
-struct hearth_client *hearth_client_create(const char *url, const char *key, const char *cacert) {
+int hearth_client_create(const struct client_server *server, const char *key_option, struct hearth_client **out) {
     static const char unix_prefix[] = "unix:";
+    const char *url = server->url ? server->url : variable("HEARTH_URL", CLIENT_DEFAULT_URL);
+    *out = NULL;
+    if (server->key && strpbrk(server->key, "\r\n")) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "%s needs a key of one line", key_option);
+    }
+    if (!hearth_interrupt_catch()) {
+        return hearth_complain(1, "out of descriptors");
+    }
     struct hearth_client *client = calloc(1, sizeof *client);
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !client || !(client->multi = curl_multi_init()) ||
-        !(client->easy = curl_easy_init()) || !add_headers(client, key)) {
-        (void)hearth_complain(1, "out of memory");
+        !(client->easy = curl_easy_init()) || !add_headers(client, server->key)) {
         hearth_client_destroy(client);
-        return NULL;
+        return hearth_complain(1, "out of memory");
     }
     client->stop_fd = -1;
-    client->cacert = cacert ? cacert : variable("HEARTH_CACERT", NULL);
+    client->cacert = server->cacert ? server->cacert : variable("HEARTH_CACERT", NULL);
     if (strncmp(url, unix_prefix, sizeof unix_prefix - 1) == 0) {
         client->socket_path = url + sizeof unix_prefix - 1;
         url = "http://localhost";
     }
     client->base = base_url(url);
     if (!client->base) {
-        (void)hearth_complain(1, "'%.200s' is no address of a server, which looks like http://127.0.0.1:8080", url);
         hearth_client_destroy(client);
-        return NULL;
+        return hearth_complain(1, "'%.200s' is no address of a server, which looks like http://127.0.0.1:8080", url);
     }
-    return client;
+    *out = client;
+    return 0;
 }
 
 void hearth_client_destroy(struct hearth_client *client) {

@@ -1,5 +1,5 @@
-/* What the files of `hearth chat`, `top`, `why` and `record` share. They know the server by HTTP only, as any
- * client does.
+/* What the files of `hearth chat`, `top`, `why` and `record` share. They use the server's HTTP API only, as any client
+ * does.
  *
  *     chat.c          hearth chat: the command line, and what is typed
  *     conversation.c  a conversation: what is sent, and its commands
@@ -18,8 +18,34 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* The server of a command: the first member of its options. NULL: not given. */
+struct client_server {
+    const char *url, *cacert, *key;
+};
+
+#define CLIENT_DEFAULT_URL "http://127.0.0.1:8080"
+
+/* The rows of these in a command's table of options. */
+#define CLIENT_SERVER_OPTIONS(key_option, key_help)                                                  \
+    {"--url",                                                                                        \
+     "URL",                                                                                          \
+     "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket",                      \
+     1,                                                                                              \
+     HEARTH_CONSOLE_TEXT,                                                                            \
+     offsetof(struct client_server, url)},                                                           \
+        {"--cacert",                                                                                 \
+         "FILE",                                                                                     \
+         "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]",                        \
+         1,                                                                                          \
+         HEARTH_CONSOLE_TEXT,                                                                        \
+         offsetof(struct client_server, cacert)},                                                    \
+    {                                                                                                \
+        (key_option), "KEY", (key_help), 1, HEARTH_CONSOLE_TEXT, offsetof(struct client_server, key) \
+    }
+
 struct client_options {
-    const char *session, *url, *cacert, *model, *key, *system;
+    struct client_server server;
+    const char *session, *model, *system;
     int64_t max_tokens; /* -1: not given */
 };
 
@@ -56,22 +82,17 @@ struct hearth_client;
 /* "02:11:03" of a server's "2026-11-25T02:11:03.000Z" and so many milliseconds later, on this machine's clock. */
 const char *hearth_client_local_time(const char *at, double later_ms, char out[16]);
 
-#define CLIENT_DEFAULT_URL "http://127.0.0.1:8080"
-#define CLIENT_KEY_BYTES 512
-
-/* Fills in what the command line leaves open: HEARTH_URL or the default, HEARTH_API_KEY (the server's variable; of
- * several the first). `key_room` is what *key then points to. */
-void hearth_client_address(const char **url, const char **key, char key_room[CLIENT_KEY_BYTES]);
-
 enum client_outcome {
     CLIENT_DONE,
     CLIENT_STOPPED, /* by Ctrl-C, or as hearth_client_limit() says */
     CLIENT_FAILED,  /* one line on stderr has told the cause */
 };
 
-/* `url`: with or without "/v1" at its end, or unix:PATH. `cacert`: the file of certificates to trust; NULL: what the
- * environment names, or the system's. All are borrowed. NULL after a complaint. */
-struct hearth_client *hearth_client_create(const char *url, const char *key, const char *cacert);
+/* A client of the server that the options name, or else the environment (HEARTH_URL, HEARTH_CACERT, HEARTH_API_KEY: of
+ * several keys the first one), or else the default; the URL has "/v1" at its end or not. From now on Ctrl-C ends
+ * requests. `key_option`: the name of the option that gives the key. Texts are borrowed. Returns an exit status after a
+ * complaint, else 0. */
+int hearth_client_create(const struct client_server *server, const char *key_option, struct hearth_client **out);
 void hearth_client_destroy(struct hearth_client *client);
 const char *hearth_client_url(const struct hearth_client *client);
 /* From now on a request ends as STOPPED also when there is input on `fd` (-1: none), and fails when it takes

@@ -18,8 +18,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define SIZE_DEFAULT_MIB 1024
 #define LINE_MAX_BYTES ((size_t)64 << 20)
@@ -28,7 +26,7 @@
 #define BLOCK_TOKENS 64
 
 struct record_options {
-    const char *url, *key, *cacert;
+    struct client_server server;
     int64_t limit, size_mib, block; /* -1: not given */
 };
 
@@ -43,12 +41,7 @@ static const struct hearth_console_option options[] = {
      offsetof(struct record_options, size_mib)},
     {"--block", "N", "tokens of a block, a power of two; with 1 a replay does exactly what the server did [64]", 1,
      HEARTH_CONSOLE_NUMBER, offsetof(struct record_options, block)},
-    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct record_options, url)},
-    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct record_options, cacert)},
-    {"--api-key", "KEY", "a key with the scope admin [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct record_options, key)},
+    CLIENT_SERVER_OPTIONS("--api-key", "a key with the scope admin [HEARTH_API_KEY]"),
 };
 
 static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL(
@@ -70,7 +63,6 @@ struct recorder {
     uint64_t requests, tokens, bytes, most_requests, most_bytes;
     bool full, begun;
     const char *failure; /* NULL: none */
-    int end_fd;          /* an eventfd: it is full, or has failed */
 };
 
 static struct block_number *find(const struct block_numbers *blocks, uint64_t digest) {
@@ -151,13 +143,19 @@ static bool take_key(struct recorder *recorder, json_t *json, const char *key) {
                            json_object_set_new(json, "key", json_integer((json_int_t)number + 1)) == 0);
 }
 
+static bool write_line(struct recorder *recorder, const char *line, size_t len) {
+    const bool ok = fprintf(recorder->out, "%.*s\n", (int)len, line) > 0 && fflush(recorder->out) == 0;
+    recorder->failure = ok ? recorder->failure : "cannot write what is recorded";
+    recorder->bytes += len + 1;
+    return ok;
+}
+
+/* False: the recording ends. */
 static bool take_line(struct recorder *recorder, const char *text, size_t len) {
     json_t *json = json_loadb(text, len, 0, NULL);
     if (json_is_object(json_object_get(json, "server"))) { /* the first line, what the server keeps its state in */
-        const bool written = fprintf(recorder->out, "%.*s\n", (int)len, text) > 0 && fflush(recorder->out) == 0;
         json_decref(json);
-        recorder->failure = written ? recorder->failure : "cannot write what is recorded";
-        return written;
+        return write_line(recorder, text, len);
     }
     const char *digests = json_string_value(json_object_get(json, "digests"));
     json_t *ranges = digests != NULL ? ranges_of(&recorder->blocks, digests) : NULL;
@@ -165,27 +163,20 @@ static bool take_line(struct recorder *recorder, const char *text, size_t len) {
     bool ok = ranges != NULL && take_key(recorder, json, key) && json_object_set_new(json, "blocks", ranges) == 0;
     (void)json_object_del(json, "digests");
     char *line = ok ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-    ok = line != NULL && fprintf(recorder->out, "%s\n", line) > 0 && fflush(recorder->out) == 0;
+    if (line == NULL) {
+        recorder->failure = digests == NULL ? "the server sends no record of requests"
+                                            : "out of memory, or the server's line is broken";
+    }
+    ok = line != NULL && write_line(recorder, line, strlen(line));
     if (ok) {
         recorder->requests++;
         recorder->tokens += (uint64_t)json_integer_value(json_object_get(json, "in"));
-        recorder->bytes += strlen(line) + 1;
         recorder->full = recorder->requests >= recorder->most_requests || recorder->bytes >= recorder->most_bytes ||
                          recorder->blocks.n >= BLOCKS_MAX;
-    } else {
-        recorder->failure = line != NULL      ? "cannot write what is recorded"
-                            : digests == NULL ? "the server sends no record of requests"
-                                              : "out of memory, or the server's line is broken";
     }
     free(line);
     json_decref(json);
     return ok && !recorder->full;
-}
-
-static void stop(const struct recorder *recorder) {
-    const uint64_t one = 1;
-    const ssize_t written = write(recorder->end_fd, &one, sizeof one);
-    (void)written; /* it is full already: as good */
 }
 
 static bool on_bytes(void *user, const char *bytes, size_t len) {
@@ -204,8 +195,9 @@ static bool on_bytes(void *user, const char *bytes, size_t len) {
         ok = at == from || take_line(recorder, from, (size_t)(at - from)); /* an empty line keeps the stream open */
         from = at + 1;
     }
-    if (!ok) {
-        stop(recorder);
+    if (!ok) { /* the request ends as by Ctrl-C */
+        hearth_interrupted = 1;
+        hearth_interrupt_wake();
         return true;
     }
     recorder->line.len = (size_t)(end - from);
@@ -231,7 +223,7 @@ static FILE *open_out(const char *path) {
 static int finish(struct recorder *recorder, struct hearth_client *client, enum client_outcome outcome,
                   long http_status, const struct hearth_buf *answer) {
     if (recorder->failure != NULL) {
-        return hearth_complain(1, "%s", recorder->failure);
+        return ferror(stdout) ? 0 /* hearth_show_end() tells */ : hearth_complain(1, "%s", recorder->failure);
     }
     if (outcome == CLIENT_FAILED) {
         return 1; /* it has been told */
@@ -251,36 +243,30 @@ static int finish(struct recorder *recorder, struct hearth_client *client, enum 
     return outcome == CLIENT_DONE && !recorder->full ? hearth_complain(1, "the server has ended the recording") : 0;
 }
 
-static int record(const struct record_options *chosen, const char *path) {
+static int record(const struct hearth_console_call *call, void *user) {
+    const struct record_options *chosen = user;
+    const char *path = call->args[0];
     struct recorder recorder = {
         .most_requests = chosen->limit >= 0 ? (uint64_t)chosen->limit : UINT64_MAX,
         .most_bytes = (uint64_t)(chosen->size_mib >= 0 ? chosen->size_mib : SIZE_DEFAULT_MIB) << 20,
-        .end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
     };
     struct hearth_buf answer = {0};
+    struct hearth_client *client;
     long http_status;
-    if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
-        return hearth_complain(HEARTH_CONSOLE_USAGE, "--api-key needs a key of one line");
-    }
-    if (recorder.end_fd < 0 || !hearth_interrupt_catch()) {
-        return hearth_complain(1, "out of descriptors");
-    }
-    struct hearth_client *client = hearth_client_create(chosen->url, chosen->key, chosen->cacert);
-    if (client == NULL || (recorder.out = open_out(path)) == NULL) {
+    int status = hearth_client_create(&chosen->server, "--api-key", &client);
+    if (status != 0 || (recorder.out = open_out(path)) == NULL) {
         hearth_client_destroy(client);
-        return 1;
+        return status != 0 ? status : 1;
     }
-    hearth_client_limit(client, recorder.end_fd, 0);
     char path_of_stream[48];
     (void)snprintf(path_of_stream, sizeof path_of_stream, "/record?block=%lld",
                    (long long)(chosen->block >= 0 ? chosen->block : BLOCK_TOKENS));
     const enum client_outcome outcome =
         hearth_client_request(client, path_of_stream, NULL, on_bytes, &recorder, &answer, &http_status);
-    int status = finish(&recorder, client, outcome, http_status, &answer);
+    status = finish(&recorder, client, outcome, http_status, &answer);
     if (recorder.out != stdout && fclose(recorder.out) != 0 && status == 0) {
         status = hearth_complain(1, "%s: %s", path, strerror(errno));
     }
-    (void)close(recorder.end_fd);
     free(recorder.blocks.v);
     free(recorder.keys.v);
     hearth_buf_finish(&recorder.line);
@@ -291,15 +277,5 @@ static int record(const struct record_options *chosen, const char *path) {
 
 int hearth_client_record(int argc, char *const argv[]) {
     struct record_options chosen = {.limit = -1, .size_mib = -1, .block = -1};
-    struct hearth_console_call call;
-    char key[CLIENT_KEY_BYTES];
-    hearth_show_as("hearth record");
-    hearth_console_parse(&tool, argc, argv, &chosen, &call);
-    int status = call.status;
-    if (call.command != NULL) {
-        hearth_client_address(&chosen.url, &chosen.key, key);
-        status = record(&chosen, call.arg_count > 0 ? call.args[0] : NULL);
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &chosen, record);
 }

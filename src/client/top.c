@@ -21,7 +21,7 @@
 #define STOPPED_US 200000 /* a request that a key has ended is sent again so much later */
 
 struct top_options {
-    const char *url, *key, *cacert;
+    struct client_server server;
     int64_t interval_s; /* -1: not given */
     bool once, json;
 };
@@ -31,11 +31,7 @@ static const struct hearth_console_command commands[] = {
 };
 
 static const struct hearth_console_option options[] = {
-    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct top_options, url)},
-    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct top_options, cacert)},
-    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct top_options, key)},
+    CLIENT_SERVER_OPTIONS("--api-key", "its API key [HEARTH_API_KEY]"),
     {"--interval", "S", "seconds between two frames [2]; with --once or --json: over which is measured", 1,
      HEARTH_CONSOLE_NUMBER, offsetof(struct top_options, interval_s)},
     {"--once", "", "one frame, as when standard output is no terminal", 1, HEARTH_CONSOLE_SWITCH,
@@ -160,24 +156,19 @@ static int print_once(struct hearth_client *client, const struct top_options *ch
     }
     hearth_client_top_finish(&before);
     hearth_client_top_finish(&now);
-    status = hearth_show_end(status);
     return status;
 }
 
-static int run(struct top_options *chosen) {
+static int run(const struct hearth_console_call *call, void *user) {
+    const struct top_options *chosen = user;
     struct hearth_client *client;
-    int status;
+    (void)call;
     if (chosen->interval_s == 0 || chosen->interval_s > MOST_INTERVAL_S) {
         return hearth_complain(HEARTH_CONSOLE_USAGE, "--interval needs 1 to %d seconds", MOST_INTERVAL_S);
     }
-    if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
-        return hearth_complain(HEARTH_CONSOLE_USAGE, "--api-key needs a key of one line");
-    }
-    if (!hearth_interrupt_catch()) {
-        return hearth_complain(1, "out of descriptors");
-    }
-    if (!(client = hearth_client_create(chosen->url, chosen->key, chosen->cacert))) {
-        return 1;
+    int status = hearth_client_create(&chosen->server, "--api-key", &client);
+    if (status != 0) {
+        return status;
     }
     if (chosen->once || chosen->json || isatty(STDOUT_FILENO) != 1) {
         status = print_once(client, chosen);
@@ -194,15 +185,5 @@ static int run(struct top_options *chosen) {
 
 int hearth_client_top(int argc, char *const argv[]) {
     struct top_options chosen = {.interval_s = -1};
-    struct hearth_console_call call;
-    char key[CLIENT_KEY_BYTES];
-    hearth_show_as("hearth top");
-    hearth_console_parse(&tool, argc, argv, &chosen, &call);
-    int status = call.status;
-    if (call.command) {
-        hearth_client_address(&chosen.url, &chosen.key, key);
-        status = run(&chosen);
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &chosen, run);
 }

@@ -27,7 +27,8 @@
 #define FOLLOW_MS 1000
 
 struct why_options {
-    const char *url, *key, *cacert, *session, *client;
+    struct client_server server;
+    const char *session, *client;
     int64_t limit, slow_ms; /* -1: not given */
     bool follow, json;
     const char *trace; /* NULL: any */
@@ -48,21 +49,10 @@ static const struct hearth_console_option options[] = {
     {"--follow", "", "each request as it ends, until Ctrl-C", 1, HEARTH_CONSOLE_SWITCH,
      offsetof(struct why_options, follow)},
     {"--json", "", "what the server said, for programs", 1, HEARTH_CONSOLE_SWITCH, offsetof(struct why_options, json)},
-    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct why_options, url)},
-    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
-     offsetof(struct why_options, cacert)},
-    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct why_options, key)},
+    CLIENT_SERVER_OPTIONS("--api-key", "its API key [HEARTH_API_KEY]"),
 };
 
-static const struct hearth_console_tool tool = {
-    .name = "why",
-    .about = "",
-    .commands = commands,
-    .command_count = 1,
-    .options = options,
-    .option_count = sizeof options / sizeof options[0],
-};
+static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL("why", "", commands, options);
 
 /* ---- members ---- */
 
@@ -297,7 +287,6 @@ static void print_clients(const json_t *waste) {
         {"CLIENT", true, 32}, {"LOST", false, 0}, {"TOKENS AGAIN", false, 0}, {"WAITED", false, 0}};
     const json_t *list = json_object_get(waste, "data"), *client;
     struct hearth_show_table table;
-    bool ok = true;
     size_t i;
     if (json_array_size(list) < 2) {
         return;
@@ -308,8 +297,8 @@ static void print_clients(const json_t *waste) {
                                   waited = seconds(json_number_value(json_object_get(client, "waited_ms"))),
                                   again = hearth_show_count(count_of(client, "again_tokens"));
         const char *name = text_of(client, "client");
-        ok = ok && hearth_show_table_add(
-                       &table, (const char *const[]){*name != '\0' ? name : "-", lost.text, again.text, waited.text});
+        hearth_show_table_add(&table,
+                              (const char *const[]){*name != '\0' ? name : "-", lost.text, again.text, waited.text});
     }
     (void)printf(
         "the last %.0f requests: of %s prompt tokens that were computed %s had been computed before (%.1f s)\n",
@@ -317,13 +306,13 @@ static void print_clients(const json_t *waste) {
         hearth_show_count(count_of(waste, "computed_tokens")).text,
         hearth_show_count(count_of(waste, "again_tokens")).text,
         json_number_value(json_object_get(waste, "lost_ms")) / 1000);
-    hearth_show_table_head(&table, "MAIN CAUSE");
-    for (i = 0; ok && i < json_array_size(list); i++) {
+    (void)hearth_show_table_head(&table, "MAIN CAUSE");
+    for (i = 0; !table.nomem && i < json_array_size(list); i++) {
         (void)hearth_show_table_row(&table, i);
         print_cause(json_array_get(list, i));
     }
     (void)fputc('\n', stdout);
-    hearth_show_table_finish(&table);
+    (void)hearth_show_table_end(&table);
 }
 
 /* The slow ones of a list, the costliest first. */
@@ -373,7 +362,7 @@ static void print_new(const json_t *list, char last[64], bool first) {
 static int follow(struct hearth_client *client, const struct why_options *chosen) {
     struct pollfd wake = {.fd = hearth_interrupt_fd(), .events = POLLIN};
     char last[64] = "";
-    for (bool first = true; !hearth_interrupted; first = false) {
+    for (bool first = true; !hearth_interrupted && fflush(stdout) == 0; first = false) {
         enum client_outcome outcome;
         json_t *list = read_list(client, chosen, &outcome);
         if (outcome == CLIENT_FAILED && first) {
@@ -460,17 +449,13 @@ static int show_trace(struct hearth_client *client, const struct why_options *ch
     return status;
 }
 
-static int run(struct why_options *chosen, const char *id) {
+static int run(const struct hearth_console_call *call, void *user) {
+    struct why_options *chosen = user;
+    const char *id = call->args[0];
     struct hearth_client *client;
-    int status;
-    if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
-        return hearth_complain(HEARTH_CONSOLE_USAGE, "--api-key needs a key of one line");
-    }
-    if (!hearth_interrupt_catch()) {
-        return hearth_complain(1, "out of descriptors");
-    }
-    if ((client = hearth_client_create(chosen->url, chosen->key, chosen->cacert)) == NULL) {
-        return 1;
+    int status = hearth_client_create(&chosen->server, "--api-key", &client);
+    if (status != 0) {
+        return status;
     }
     chosen->trace = is_trace(id) ? id : NULL;
     status = is_trace(id)     ? show_trace(client, chosen)
@@ -478,23 +463,10 @@ static int run(struct why_options *chosen, const char *id) {
              : chosen->follow ? follow(client, chosen)
                               : list_slow(client, chosen);
     hearth_client_destroy(client);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        status = hearth_complain(1, "cannot write to standard output");
-    }
     return status;
 }
 
 int hearth_client_why(int argc, char *const argv[]) {
     struct why_options chosen = {.limit = -1, .slow_ms = -1};
-    struct hearth_console_call call;
-    char key[CLIENT_KEY_BYTES];
-    hearth_show_as("hearth why");
-    hearth_console_parse(&tool, argc, argv, &chosen, &call);
-    int status = call.status;
-    if (call.command != NULL) {
-        hearth_client_address(&chosen.url, &chosen.key, key);
-        status = run(&chosen, call.arg_count > 0 ? call.args[0] : NULL);
-    }
-    free(call.args);
-    return status;
+    return hearth_console_run(&tool, argc, argv, &chosen, run);
 }

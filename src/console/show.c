@@ -3,6 +3,8 @@
 #include "console/show.h"
 
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +12,10 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-static const char *speaker = "hearth";
+static char speaker[32] = "hearth";
 
-void hearth_show_as(const char *name) {
-    speaker = name;
+void hearth_show_as(const char *tool) {
+    (void)snprintf(speaker, sizeof speaker, "hearth %s", tool);
 }
 
 static char *complaint;
@@ -201,9 +203,10 @@ const char *hearth_show_plain(FILE *out) {
 }
 
 int hearth_show_json_to(FILE *out, json_t *root) {
-    const bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0 && fputc('\n', out) != EOF;
+    const bool ok = root && (json_dumpf(root, out, JSON_INDENT(2)) == 0 || ferror(out));
+    (void)fputc('\n', out);
     json_decref(root);
-    return ok ? 0 : hearth_complain(1, "cannot write to standard output");
+    return ok ? 0 : hearth_complain(1, "out of memory");
 }
 
 int hearth_show_json(json_t *root) {
@@ -211,9 +214,15 @@ int hearth_show_json(json_t *root) {
 }
 
 int hearth_show_end(int status) {
-    return (fflush(stdout) != 0 || ferror(stdout)) && status == 0
-               ? hearth_complain(1, "cannot write to standard output")
-               : status;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return status;
+    }
+    if (poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) { /* a pipe that nothing reads any more */
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)raise(SIGPIPE);
+    }
+    return status != 0 ? status : hearth_complain(1, "cannot write to standard output");
 }
 
 bool hearth_show_asked(const char *format, ...) {

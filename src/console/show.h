@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The name before complaints from now on: "hearth kv". Borrowed, for as long as the process lives. */
-void hearth_show_as(const char *name);
+/* From now on complaints begin with "hearth" and the name of a tool: "hearth kv". */
+void hearth_show_as(const char *tool);
 /* One line on stderr; returns `status`. */
 int hearth_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* From now on complaints are copied to `line` instead, without the name; NULL: they are printed again. */
@@ -41,10 +41,11 @@ int hearth_show_columns(void); /* of the terminal on stdout; a large number else
 const char *hearth_show_dim(FILE *out);
 const char *hearth_show_plain(FILE *out);
 
-/* Prints a document on stdout and frees it. Returns an exit status. */
+/* Prints a document on stdout and frees it. Returns an exit status; NULL: out of memory. */
 int hearth_show_json(json_t *root);
 int hearth_show_json_to(FILE *out, json_t *root);
-/* At the end of a command: returns `status`, or another one when standard output could not be written. */
+/* At the end of a program: returns `status`, or another one after a complaint that standard output could not be
+ * written. If it is a pipe whose reader has ended, the process ends by SIGPIPE, without a complaint. */
 int hearth_show_end(int status);
 
 /* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or stdin is no terminal. */

@@ -1,11 +1,12 @@
-/* See table.h. Cells are sanitized when they are added, so that their width is known before the first row is printed.
- */
+/* Cells are sanitized when they are added, so that their width is known before the first row is printed. */
 #include "console/table.h"
 
 #include "base/assert.h"
+#include "base/buf.h"
 #include "console/show.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,33 +19,44 @@ void hearth_show_table_init(struct hearth_show_table *table, const struct hearth
     }
 }
 
-bool hearth_show_table_add(struct hearth_show_table *table, const char *const cells[]) {
-    const size_t count = table->cell_count + table->column_count;
-    if (count > table->cell_room) {
-        const size_t room = 2 * count;
-        struct hearth_show_cell *more = realloc(table->cells, room * sizeof *more);
-        if (!more) {
-            return false;
-        }
-        table->cells = more;
-        table->cell_room = room;
-    }
-    for (size_t i = 0; i < table->column_count; i++) {
-        struct hearth_show_cell *cell = &table->cells[table->cell_count];
-        size_t len;
-        FILE *memory = open_memstream(&cell->text, &len);
-        if (!memory) {
-            return false;
-        }
-        cell->width = hearth_show_text(memory, cells[i], table->columns[i].most > 0 ? table->columns[i].most : INT_MAX);
-        table->widths[i] = cell->width > table->widths[i] ? cell->width : table->widths[i];
+static bool add_cell(struct hearth_show_table *table, size_t column, const char *text) {
+    const int most = table->columns[column].most;
+    struct hearth_show_cell cell = {0};
+    size_t len;
+    FILE *memory =
+        HEARTH_BUF_ROOM(table->cells, table->cell_count, table->cell_cap) ? open_memstream(&cell.text, &len) : NULL;
+    if (memory) {
+        cell.width = hearth_show_text(memory, text, most > 0 ? most : INT_MAX);
         (void)fclose(memory);
-        if (!cell->text) {
-            return false;
-        }
-        table->cell_count++;
     }
-    return true;
+    if (cell.text) {
+        table->cells[table->cell_count++] = cell;
+        table->widths[column] = cell.width > table->widths[column] ? cell.width : table->widths[column];
+    }
+    return cell.text != NULL;
+}
+
+void hearth_show_table_add(struct hearth_show_table *table, const char *const cells[]) {
+    for (size_t i = 0; i < table->column_count && !table->nomem; i++) {
+        table->nomem = !add_cell(table, i, cells[i]);
+    }
+}
+
+void hearth_show_table_addf(struct hearth_show_table *table, const char *format, ...) {
+    const char *cells[HEARTH_SHOW_TABLE_COLUMNS];
+    char *text, *rest;
+    va_list args;
+    va_start(args, format);
+    table->nomem = vasprintf(&text, format, args) < 0 || table->nomem;
+    va_end(args);
+    if (!table->nomem) {
+        rest = text;
+        for (size_t i = 0; i < table->column_count; i++) {
+            cells[i] = strsep(&rest, "\t");
+        }
+        hearth_show_table_add(table, cells);
+        free(text);
+    }
 }
 
 static int print_cell(const struct hearth_show_table *table, size_t column, const char *text, int width) {
@@ -57,13 +69,17 @@ static int print_cell(const struct hearth_show_table *table, size_t column, cons
     return table->widths[column] + 2;
 }
 
-void hearth_show_table_head(const struct hearth_show_table *table, const char *last_title) {
+bool hearth_show_table_head(const struct hearth_show_table *table, const char *last_title) {
+    if (table->nomem) {
+        return false;
+    }
     (void)fputs(table->indent, stdout);
     for (size_t i = 0; i < table->column_count; i++) {
         const char *title = table->columns[i].title;
         (void)print_cell(table, i, title, title ? (int)strlen(title) : 0);
     }
     (void)printf("%s\n", last_title);
+    return true;
 }
 
 int hearth_show_table_row(const struct hearth_show_table *table, size_t row) {
@@ -75,9 +91,19 @@ int hearth_show_table_row(const struct hearth_show_table *table, size_t row) {
     return hearth_show_columns() - used;
 }
 
-void hearth_show_table_finish(struct hearth_show_table *table) {
+void hearth_show_table_print(const struct hearth_show_table *table) {
+    if (hearth_show_table_head(table, "")) {
+        for (size_t i = 0; i < table->cell_count / table->column_count; i++) {
+            (void)hearth_show_table_row(table, i);
+            (void)putchar('\n');
+        }
+    }
+}
+
+int hearth_show_table_end(struct hearth_show_table *table) {
     for (size_t i = 0; i < table->cell_count; i++) {
         free(table->cells[i].text);
     }
     free(table->cells);
+    return table->nomem ? hearth_complain(1, "out of memory") : 0;
 }

@@ -21,19 +21,25 @@ struct hearth_show_table {
         char *text;
         int width;
     } *cells; /* row by row */
-    size_t cell_count, cell_room;
+    size_t cell_count, cell_cap;
+    bool nomem; /* a cell is missing: nothing is printed */
     int widths[HEARTH_SHOW_TABLE_COLUMNS];
 };
 
 void hearth_show_table_init(struct hearth_show_table *table, const struct hearth_show_column *columns, size_t count,
                             const char *indent);
-/* Adds a row with a cell for each column. Cells may be text of others: a terminal obeys nothing in them. False: out of
- * memory. */
-bool hearth_show_table_add(struct hearth_show_table *table, const char *const cells[]);
-/* Prints the titles, with that of the free text. */
-void hearth_show_table_head(const struct hearth_show_table *table, const char *last_title);
+/* Adds a row with a cell for each column. Cells may be text of clients: no control characters of it are printed. */
+void hearth_show_table_add(struct hearth_show_table *table, const char *const cells[]);
+/* Likewise, with tabs between the cells. */
+void hearth_show_table_addf(struct hearth_show_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Prints the titles, with that of the free text. False: a row is missing. */
+bool hearth_show_table_head(const struct hearth_show_table *table, const char *last_title);
 /* Prints a row without its end. Returns how many columns of the terminal are left for the free text. */
 int hearth_show_table_row(const struct hearth_show_table *table, size_t row);
-void hearth_show_table_finish(struct hearth_show_table *table);
+/* Prints a table without free text. */
+void hearth_show_table_print(const struct hearth_show_table *table);
+/* Frees it. Returns an exit status: 1 after a complaint if a row is missing. */
+int hearth_show_table_end(struct hearth_show_table *table);
 
 #endif

@@ -1,4 +1,4 @@
-/* See tool.h. Options and arguments may stand in any order; "--" ends the options, "-" is an argument. */
+/* Options and arguments may come in any order; "--" ends the options, "-" is an argument. */
 #include "console/tool.h"
 
 #include "console/show.h"
@@ -50,7 +50,7 @@ static int print_help(const struct hearth_console_tool *tool, command *of) {
         }
     }
     print_usage_line("-h, --help", tool->command_count > 1 ? "this text, or a command's" : "this text");
-    return fflush(stdout) == 0 ? 0 : 1;
+    return 0;
 }
 
 /* ---- options ---- */
@@ -205,4 +205,14 @@ void hearth_console_parse(const struct hearth_console_tool *tool, int argc, char
         free(call->args);
         call->args = NULL;
     }
+}
+
+int hearth_console_run(const struct hearth_console_tool *tool, int argc, char *const argv[], void *options,
+                       int (*run)(const struct hearth_console_call *call, void *options)) {
+    struct hearth_console_call call;
+    hearth_show_as(tool->name);
+    hearth_console_parse(tool, argc, argv, options, &call);
+    const int status = call.command ? run(&call, options) : call.status;
+    free(call.args);
+    return status;
 }

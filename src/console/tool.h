@@ -1,7 +1,7 @@
-/* The command lines of `hearth kv`, `hearth sessions` and `hearth chat`. (That of `hearth serve` is options.h.)
+/* The command lines of all commands except `hearth serve` (cli/options.h).
  *
- * A tool is two tables. The options stand in one with the commands that take each; so an option that means nothing to a
- * command is refused, and the help texts come from the same lines. */
+ * A tool is two tables: commands, and options with the commands that take each. An option that a command does not take
+ * is refused. The help texts come from the same tables. */
 #ifndef HEARTH_CONSOLE_TOOL_H
 #define HEARTH_CONSOLE_TOOL_H
 
@@ -43,15 +43,19 @@ struct hearth_console_tool {
 #define HEARTH_CONSOLE_TOOL(name, about, commands, options) \
     {(name), (about), (commands), sizeof(commands) / sizeof *(commands), (options), sizeof(options) / sizeof *(options)}
 
-/* What was asked for. */
+/* What the arguments ask for. */
 struct hearth_console_call {
-    const struct hearth_console_command *command; /* NULL: everything is done, `status` is the exit status */
+    const struct hearth_console_command *command; /* NULL: nothing is left to do, `status` is the exit status */
     int status;
     char **args; /* without options: the caller's to free, with texts of argv; ends with NULL */
     int arg_count;
 };
 
-/* Reads the arguments behind the tool's name into `options`. Help is printed and mistakes are complained of here. */
+/* Runs a tool with the arguments behind its name: reads them into `options`, then calls `run` unless they ask for help
+ * or are wrong. Returns the exit status. */
+int hearth_console_run(const struct hearth_console_tool *tool, int argc, char *const argv[], void *options,
+                       int (*run)(const struct hearth_console_call *call, void *options));
+/* Only reads the arguments. Help is printed and mistakes are complained of here. */
 void hearth_console_parse(const struct hearth_console_tool *tool, int argc, char *const argv[], void *options,
                           struct hearth_console_call *call);
 

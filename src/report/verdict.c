@@ -7,7 +7,7 @@
  * all its time. */
 #include "report/report.h"
 
-#include <ctype.h>
+#include <stdarg.h>
 #include <string.h>
 
 #define NAMED_TOKENS 24
@@ -64,61 +64,82 @@ uint32_t hearth_report_known(const struct hearth_report *report) {
 
 /* ---- words ---- */
 
-/* "14.2 s", "310 ms". */
-static const char *duration(int64_t us, char out[32]) {
-    if (us >= 1000000) {
-        (void)snprintf(out, 32, "%.1f s", (double)us / 1e6);
-    } else {
-        (void)snprintf(out, 32, "%.0f ms", (double)us / 1e3);
-    }
+/* A part of a sentence. */
+struct words {
+    char text[64];
+};
+
+static struct words words(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static struct words words(const char *format, ...) {
+    struct words out;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(out.text, sizeof out.text, format, args);
+    va_end(args);
     return out;
+}
+
+static void say(struct hearth_verdict *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct hearth_verdict *to, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(to->text, sizeof to->text, format, args);
+    va_end(args);
+}
+
+static void advise(struct hearth_verdict *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void advise(struct hearth_verdict *to, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(to->advice, sizeof to->advice, format, args);
+    va_end(args);
+}
+
+/* "14.2 s", "310 ms". */
+static struct words duration(int64_t us) {
+    return us >= 1000000 ? words("%.1f s", (double)us / 1e6) : words("%.0f ms", (double)us / 1e3);
 }
 
 /* "41,212". */
-static const char *count(uint64_t n, char out[32]) {
+static struct words count(uint64_t n) {
     char plain[24];
     const int len = snprintf(plain, sizeof plain, "%llu", (unsigned long long)n);
-    char *to = out;
-    for (int i = 0; i < len; i++) {
+    struct words out = {""};
+    for (int i = 0, at = 0; i < len; i++) {
         if (i > 0 && (len - i) % 3 == 0) {
-            *to++ = ',';
+            out.text[at++] = ',';
         }
-        *to++ = plain[i];
+        out.text[at++] = plain[i];
     }
-    *to = '\0';
     return out;
 }
 
-static const char *size(uint64_t bytes, char out[32]) {
+static struct words size(uint64_t bytes) {
     const double mib = (double)bytes / (1 << 20);
-    if (mib < 1) {
-        (void)snprintf(out, 32, "%.0f KiB", mib * 1024);
-    } else {
-        (void)snprintf(out, 32, mib >= 1024 ? "%.1f GiB" : "%.0f MiB", mib >= 1024 ? mib / 1024 : mib);
-    }
-    return out;
-}
-
-/* The first line of a text with something in it, at most 40 bytes. */
-static const char *first_line(const char *text, char out[64]) {
-    const char *said = text + strspn(text, " \t\r\n");
-    text = *said != '\0' ? said : text;
-    size_t len = strcspn(text, "\r\n");
-    const bool cut = len > 40;
-    len = cut ? 40 : len;
-    while (cut && len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) {
-        len--;
-    }
-    (void)snprintf(out, 64, "%.*s%s", (int)len, text, cut ? "…" : "");
-    return out;
+    return mib < 1      ? words("%.0f KiB", mib * 1024)
+           : mib < 1024 ? words("%.0f MiB", mib)
+                        : words("%.1f GiB", mib / 1024);
 }
 
 static bool inside_character(char c) {
     return ((unsigned char)c & 0xC0) == 0x80;
 }
 
+/* The first line of a text with something in it, at most 40 bytes. */
+static struct words first_line(const char *text) {
+    const char *said = text + strspn(text, " \t\r\n");
+    text = *said != '\0' ? said : text;
+    size_t len = strcspn(text, "\r\n");
+    const bool cut = len > 40;
+    len = cut ? 40 : len;
+    while (cut && len > 0 && inside_character(text[len])) {
+        len--;
+    }
+    return words("%.*s%s", (int)len, text, cut ? "…" : "");
+}
+
 /* About 40 bytes of a line, from a little before its first difference from the other line. */
-static const char *around(const char *line, const char *other, char out[64]) {
+static struct words around(const char *line, const char *other) {
     enum { BEFORE = 24, SHOWN = 40 };
     size_t front = 0, from = 0;
     while (line[front] != '\0' && line[front] == other[front]) {
@@ -134,9 +155,7 @@ static const char *around(const char *line, const char *other, char out[64]) {
             from++;
         }
     }
-    char rest[64];
-    (void)snprintf(out, 64, "%s%.56s", from > 0 ? "…" : "", first_line(line + from, rest));
-    return out;
+    return words("%s%.56s", from > 0 ? "…" : "", first_line(line + from).text);
 }
 
 /* ---- what things cost ---- */
@@ -181,8 +200,8 @@ static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_c
     }
     struct hearth_verdict *verdict = &judge->out[judge->n++];
     *verdict = (struct hearth_verdict){.cause = cause, .tokens = tokens, .lost_us = lost_us};
-    (void)snprintf(verdict->text, sizeof verdict->text, "%s", causes[cause].help);
-    (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", causes[cause].advice);
+    say(verdict, "%s", causes[cause].help);
+    advise(verdict, "%s", causes[cause].advice);
     return verdict;
 }
 
@@ -214,54 +233,53 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     return HEARTH_VERDICT_NEW_CONVERSATION;
 }
 
+static bool is_field(const struct hearth_report_divergence *divergence, const char *field) {
+    return divergence->field != NULL && strcmp(divergence->field, field) == 0;
+}
+
 /* "message 6 (user)", "the system text". */
-static const char *place(const struct hearth_report_divergence *divergence, char out[64]) {
-    if (divergence->field != NULL && strcmp(divergence->field, "system") == 0) {
-        (void)snprintf(out, 64, "the system text");
-    } else if (divergence->message >= 0 && divergence->role != NULL) {
-        (void)snprintf(out, 64, "message %d (%s)", divergence->message, divergence->role);
-    } else if (divergence->message >= 0) {
-        (void)snprintf(out, 64, "message %d", divergence->message);
-    } else {
-        (void)snprintf(out, 64, "the prompt at token %d", divergence->token);
+static struct words place(const struct hearth_report_divergence *divergence) {
+    if (is_field(divergence, "system")) {
+        return words("the system text");
     }
-    return out;
+    if (divergence->message < 0) {
+        return words("the prompt at token %d", divergence->token);
+    }
+    return divergence->role != NULL ? words("message %d (%s)", divergence->message, divergence->role)
+                                    : words("message %d", divergence->message);
+}
+
+/* The first line that differs; NULL: unknown. */
+static const struct hearth_report_line *first_of(const struct hearth_report_divergence *divergence) {
+    return divergence->line_count > 0 ? &divergence->lines[0] : NULL;
 }
 
 /* "line 3" or "lines 40 to 44" of a text; "a line" if the number is unknown. */
-static void name_lines(const struct hearth_report_line *line, char out[48]) {
+static struct words name_lines(const struct hearth_report_line *line) {
     if (line == NULL || line->number <= 0) {
-        (void)snprintf(out, 48, "%s", line != NULL && line->count > 1 ? "lines" : "a line");
-    } else if (line->count > 1) {
-        (void)snprintf(out, 48, "lines %d to %d", line->number, line->number + line->count - 1);
-    } else {
-        (void)snprintf(out, 48, "line %d", line->number);
+        return words("%s", line != NULL && line->count > 1 ? "lines" : "a line");
     }
+    return line->count > 1 ? words("lines %d to %d", line->number, line->number + line->count - 1)
+                           : words("line %d", line->number);
 }
 
 /* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many other lines changed. */
-static void say_lines(const struct hearth_report_divergence *divergence, const char *tokens,
-                      struct hearth_verdict *verdict) {
-    const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
-    char shown[64], which[48], others[48] = "";
+static void say_lines(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
+    const struct hearth_report_line *line = first_of(divergence);
     const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
     const bool many = line != NULL && line->count > 1;
-    if (line == NULL || came || went) {
-        (void)first_line(line == NULL ? divergence->after : went ? line->then : line->now, shown);
-    } else {
-        (void)around(line->now, line->then, shown);
-    }
-    name_lines(line, which);
-    if (divergence->line_count > 1) {
-        (void)snprintf(others, sizeof others, ", and %zu more behind it", divergence->line_count - 1);
-    }
+    const struct words shown = line == NULL ? first_line(divergence->after)
+                               : went       ? first_line(line->then)
+                               : came       ? first_line(line->now)
+                                            : around(line->now, line->then);
+    const struct words others =
+        divergence->line_count > 1 ? words(", and %zu more behind it", divergence->line_count - 1) : words("%s", "");
     const char *what = came ? "came in" : went ? many ? "were taken out" : "was taken out" : "changed";
     if (!divergence->own) { /* of another conversation: the line may be right in both */
         what = many ? "are not those of an earlier prompt" : "is not that of an earlier prompt";
     }
-    (void)snprintf(verdict->text, sizeof verdict->text,
-                   "%s of the system text %s (`%s`)%s, so %s tokens were computed%s", which, what, shown, others,
-                   tokens, divergence->own ? " again" : "");
+    say(verdict, "%s of the system text %s (`%s`)%s, so %s tokens were computed%s", name_lines(line).text, what,
+        shown.text, others.text, count(verdict->tokens).text, divergence->own ? " again" : "");
 }
 
 /* How many of the lines, from the first on, have a pattern. */
@@ -277,7 +295,7 @@ static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
 static void advise_lines(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                          struct hearth_verdict *verdict) {
     enum { AROUND = 140 }; /* bytes of the sentences around the options */
-    char options[sizeof verdict->advice - AROUND] = "", time[32], tokens[32];
+    char options[sizeof verdict->advice - AROUND] = "";
     size_t n = 0, i = 0;
     const size_t fixable = fixable_lines(divergence);
     bool whole = false; /* paragraphs */
@@ -292,155 +310,134 @@ static void advise_lines(const struct hearth_report *report, const struct hearth
         i++;
     }
     if (i < fixable || i == 0) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "have the client put what changes into its newest message; or take such lines out with "
-                       "`--strip-line` and a pattern that fits each of them and nothing else");
+        advise(verdict, "have the client put what changes into its newest message; or take such lines out with "
+                        "`--strip-line` and a pattern that fits each of them and nothing else");
     } else if (i < divergence->line_count || divergence->fixed_tokens < verdict->tokens / 10 * 9) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
-                       options, count(divergence->fixed_tokens, tokens));
+        advise(verdict, "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
+               options, count(divergence->fixed_tokens).text);
     } else {
-        (void)snprintf(verdict->advice, sizeof verdict->advice, "%s`%s` would have saved %s (it takes %s out)",
-                       divergence->own && !whole ? "" : "where the model can do without it, ", options,
-                       duration((int64_t)((double)verdict->tokens * token_us(report)), time),
-                       whole                        ? "all up to the next empty line"
-                       : divergence->line_count > 1 ? "these lines"
-                                                    : "the whole line");
+        advise(verdict, "%s`%s` would have saved %s (it takes %s out)",
+               divergence->own && !whole ? "" : "where the model can do without it, ", options,
+               duration((int64_t)((double)verdict->tokens * token_us(report))).text,
+               whole                        ? "all up to the next empty line"
+               : divergence->line_count > 1 ? "these lines"
+                                            : "the whole line");
     }
 }
 
-static void say_tools(const struct hearth_report_divergence *divergence, const char *tokens,
-                      struct hearth_verdict *verdict) {
+/* A cause in general: what the table says of it. */
+static void say_again(struct hearth_verdict *verdict) {
+    say(verdict, "%s, so %s tokens were computed again", causes[verdict->cause].help, count(verdict->tokens).text);
+}
+
+static void say_tools(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
     static const char *const said[] = {[HEARTH_REPORT_TOOL_OTHER] = "`%.60s` stands where `%.60s` stood",
                                        [HEARTH_REPORT_TOOL_GONE] = "`%2$.60s` is gone",
                                        [HEARTH_REPORT_TOOL_CAME] = "`%.60s` has come in before `%.60s`",
                                        [HEARTH_REPORT_TOOLS_MOVED] =
                                            "they come in another order (`%.60s` stands where `%.60s` stood)"};
-    char then[64], now[64], what[200];
+    const struct hearth_report_line *line = first_of(divergence);
+    const struct words tokens = count(verdict->tokens);
+    char what[200];
     if (divergence->tool == NULL ||
         (divergence->tools != HEARTH_REPORT_TOOL_CHANGED && divergence->tool_then == NULL)) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
-                       causes[verdict->cause].help, tokens);
+        say_again(verdict);
     } else if (divergence->tools != HEARTH_REPORT_TOOL_CHANGED) {
         (void)snprintf(what, sizeof what, said[divergence->tools], divergence->tool, divergence->tool_then);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the list of tools changed: %s, so %s tokens were computed again", what, tokens);
+        say(verdict, "the list of tools changed: %s, so %s tokens were computed again", what, tokens.text);
     } else {
-        const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the definition of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
-                       divergence->tool, first_line(line != NULL ? line->then : divergence->before, then),
-                       first_line(line != NULL ? line->now : divergence->after, now), tokens);
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "keep tools the same through a conversation: no counters, dates or lists that grow");
+        say(verdict, "the definition of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
+            divergence->tool, first_line(line != NULL ? line->then : divergence->before).text,
+            first_line(line != NULL ? line->now : divergence->after).text, tokens.text);
+        advise(verdict, "keep tools the same through a conversation: no counters, dates or lists that grow");
     }
 }
 
 /* The sentence about a message that changed: in which line, and what stood there. */
-static void say_edited(const struct hearth_report_divergence *divergence, const char *tokens,
-                       struct hearth_verdict *verdict) {
-    const struct hearth_report_line *line = divergence->line_count > 0 ? &divergence->lines[0] : NULL;
-    char then[64], now[64], where[64], which[64] = "";
-    if (line != NULL && line->number > 0) {
-        name_lines(line, which);
-        (void)snprintf(which + strlen(which), sizeof which - strlen(which), " of ");
-    }
-    const bool calls = line == NULL && divergence->field != NULL && strcmp(divergence->field, "tool_calls") == 0;
-    (void)(line != NULL ? around(line->then, line->now, then) : first_line(divergence->before, then));
-    (void)(line != NULL ? around(line->now, line->then, now) : first_line(divergence->after, now));
+static void say_edited(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
+    const struct hearth_report_line *line = first_of(divergence);
+    const bool numbered = line != NULL && line->number > 0;
+    const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
+    const bool calls = line == NULL && is_field(divergence, "tool_calls");
+    const struct words then = line != NULL ? around(line->then, line->now) : first_line(divergence->before);
+    const struct words now = line != NULL ? around(line->now, line->then) : first_line(divergence->after);
+    const struct words tokens = count(verdict->tokens), where = place(divergence);
     if (divergence->moved) {
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
-            "the lines of %s stand in another order (`%s` where `%s` stood), so %s tokens from there on had to "
-            "be computed",
-            place(divergence, where), now, then, tokens);
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "have the client sort what it puts there, or put what comes in another order into its newest "
-                       "message");
+        say(verdict,
+            "the lines of %s stand in another order (`%s` where `%s` stood), so %s tokens from there on had to be "
+            "computed",
+            where.text, now.text, then.text, tokens.text);
+        advise(verdict, "have the client sort what it puts there, or put what comes in another order into its newest "
+                        "message");
         return;
     }
     if (divergence->all) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "all of %s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
-                       place(divergence, where), then, now, tokens);
-    } else if (line != NULL && (line->then[0] == '\0' || line->now[0] == '\0')) {
-        const bool came = line->then[0] == '\0';
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s%s %s (`%s`), so %s tokens from there on had to be computed",
-                       line->number > 0 ? which : "a line of ", place(divergence, where),
-                       came ? "came in" : "was taken out", first_line(came ? line->now : line->then, now), tokens);
+        say(verdict, "all of %s changed (`%s` became `%s`), so %s tokens from there on had to be computed", where.text,
+            then.text, now.text, tokens.text);
+    } else if (came || went) {
+        say(verdict, "%s of %s %s (`%s`), so %s tokens from there on had to be computed",
+            numbered ? name_lines(line).text : "a line", where.text, came ? "came in" : "was taken out",
+            first_line(came ? line->now : line->then).text, tokens.text);
     } else {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s%s%s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
-                       calls ? "what is called in " : "", which, place(divergence, where), then, now, tokens);
+        say(verdict, "%s%s%s%s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
+            calls ? "what is called in " : "", numbered ? name_lines(line).text : "", numbered ? " of " : "",
+            where.text, then.text, now.text, tokens.text);
     }
     if (divergence->role != NULL && strcmp(divergence->role, "tool") == 0) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "a client that clears or shortens old results has what follows them computed again: seldom, and "
-                       "many at a time, costs least");
-    } else if (divergence->all && divergence->field != NULL && strcmp(divergence->field, "system") == 0) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "keep one system text through a conversation: what changes belongs into the newest message");
-    } else if (line != NULL && line->number > 0) {
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "have the client leave earlier messages as they were: what changes belongs into the newest one");
+        advise(verdict,
+               "a client that clears or shortens old results has what follows them computed again: seldom, and "
+               "many at a time, costs least");
+    } else if (divergence->all && is_field(divergence, "system")) {
+        advise(verdict, "keep one system text through a conversation: what changes belongs into the newest message");
+    } else if (numbered) {
+        advise(verdict,
+               "have the client leave earlier messages as they were: what changes belongs into the newest one");
     }
 }
 
 static void say_divergence(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
                            struct hearth_verdict *verdict) {
-    char tokens[32], where[64];
-    (void)count(verdict->tokens, tokens);
+    const struct words tokens = count(verdict->tokens), where = place(divergence);
     switch (divergence->cause) {
     case HEARTH_CAUSE_VOLATILE:
-        say_lines(divergence, tokens, verdict);
+        say_lines(divergence, verdict);
         advise_lines(report, divergence, verdict);
         break;
-    case HEARTH_CAUSE_TOOLS: say_tools(divergence, tokens, verdict); break;
+    case HEARTH_CAUSE_TOOLS: say_tools(divergence, verdict); break;
     case HEARTH_CAUSE_ARGUMENTS:
     case HEARTH_CAUSE_TRUNCATED:
-    case HEARTH_CAUSE_RENDERED:
-        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
-                       causes[verdict->cause].help, tokens);
-        break;
+    case HEARTH_CAUSE_RENDERED: say_again(verdict); break;
     case HEARTH_CAUSE_DROPPED:
     case HEARTH_CAUSE_INSERTED:
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the client %s messages at %s, so %s tokens from there on had to be computed",
-                       divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", place(divergence, where),
-                       tokens);
+        say(verdict, "the client %s messages at %s, so %s tokens from there on had to be computed",
+            divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", where.text, tokens.text);
         break;
     case HEARTH_CAUSE_MOVED:
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the client put messages in another order, from %s on, so %s tokens from there on had to be "
-                       "computed",
-                       place(divergence, where), tokens);
-        (void)snprintf(verdict->advice, sizeof verdict->advice,
-                       "have the client keep earlier messages in their order, and add new ones at the end");
+        say(verdict,
+            "the client put messages in another order, from %s on, so %s tokens from there on had to be computed",
+            where.text, tokens.text);
+        advise(verdict, "have the client keep earlier messages in their order, and add new ones at the end");
         break;
     case HEARTH_CAUSE_REPRINTED:
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the calls in %s say the same, but their arguments are written in another way (order of keys, "
-                       "blanks), so %s tokens were computed again",
-                       place(divergence, where), tokens);
+        say(verdict,
+            "the calls in %s say the same, but their arguments are written in another way (order of keys, blanks), so "
+            "%s tokens were computed again",
+            where.text, tokens.text);
         break;
     case HEARTH_CAUSE_COMPACTED:
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
+        say(verdict,
             "the client put a summary in the place of earlier messages, from %s on, so %s tokens were computed",
-            place(divergence, where), tokens);
+            where.text, tokens.text);
         break;
-    default: say_edited(divergence, tokens, verdict);
+    default: say_edited(divergence, verdict);
     }
 }
 
 void hearth_verdict_unquote(struct hearth_verdict *verdict) {
-    char tokens[32];
     if (verdict->cause == HEARTH_VERDICT_VOLATILE_LINE || verdict->cause == HEARTH_VERDICT_EDITED_MESSAGE ||
         verdict->cause == HEARTH_VERDICT_TOOLS_CHANGED) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
-                       causes[verdict->cause].help, count(verdict->tokens, tokens));
-        (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", causes[verdict->cause].advice);
+        say_again(verdict);
+        advise(verdict, "%s", causes[verdict->cause].advice);
     }
 }
 
@@ -448,7 +445,7 @@ void hearth_verdict_unquote(struct hearth_verdict *verdict) {
 static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;
     const uint32_t fresh = report->computed_tokens > again ? report->computed_tokens - again : 0;
-    char tokens[32];
+    const struct words tokens = count(fresh);
     const bool begins = report->reason == HEARTH_REASON_COLD;
     struct hearth_verdict *verdict = by_time(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT,
                                              (int64_t)((double)fresh * token_us(report)));
@@ -456,27 +453,22 @@ static void judge_new(struct judge *judge, uint32_t again) {
         return;
     }
     verdict->tokens = fresh;
-    (void)count(fresh, tokens);
     if (begins && report->replies > 0) {
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
+        say(verdict,
             "a conversation with a history that is not known here: it began before the server was started, "
             "with another model, adapter, key or salt, or somewhere else, or its client has rewritten it, so all of "
             "its %s tokens were computed%s",
-            tokens, report->store_away ? "; the store that boxes share could not be asked" : "");
+            tokens.text, report->store_away ? "; the store that boxes share could not be asked" : "");
         if (report->store_away) {
-            (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", STORE_AWAY);
+            advise(verdict, "%s", STORE_AWAY);
         } else if (report->disk_bytes == 0) {
-            (void)snprintf(verdict->advice, sizeof verdict->advice,
-                           "`--kv-dir DIR` keeps what is known when the server is started again");
+            advise(verdict, "`--kv-dir DIR` keeps what is known when the server is started again");
         }
     } else if (begins) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "a new conversation: its %s tokens had not been computed before%s", tokens,
-                       report->key != NULL ? " for this key" : "");
+        say(verdict, "a new conversation: its %s tokens had not been computed before%s", tokens.text,
+            report->key != NULL ? " for this key" : "");
     } else {
-        (void)snprintf(verdict->text, sizeof verdict->text, "%s token%s of the prompt %s new", tokens,
-                       fresh == 1 ? "" : "s", fresh == 1 ? "is" : "are");
+        say(verdict, "%s token%s of the prompt %s new", tokens.text, fresh == 1 ? "" : "s", fresh == 1 ? "is" : "are");
     }
 }
 
@@ -488,22 +480,19 @@ static unsigned long long mib_up(uint64_t bytes) {
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
     const struct hearth_shortfall *missing = &report->missing;
     if (missing->store) {
-        (void)snprintf(
-            to->advice, sizeof to->advice,
-            "more memory for the store, or a longer `--kv-remote-ttl`: it removes by itself what is too much "
-            "or too old");
+        advise(to, "more memory for the store, or a longer `--kv-remote-ttl`: it removes by itself what is too much "
+                   "or too old");
         return;
     }
     if (missing->ram == 0) {
         return;
     }
     if (report->disk_bytes > 0) {
-        (void)snprintf(to->advice, sizeof to->advice, "`--kv-disk %llu` instead of %llu would have kept it",
-                       mib_up(report->disk_bytes + missing->disk), mib_up(report->disk_bytes));
+        advise(to, "`--kv-disk %llu` instead of %llu would have kept it", mib_up(report->disk_bytes + missing->disk),
+               mib_up(report->disk_bytes));
     } else {
-        (void)snprintf(to->advice, sizeof to->advice,
-                       "`--cache-ram %llu` instead of %llu would have kept it, or `--kv-dir DIR` on disk",
-                       mib_up(missing->ram), mib_up(missing->budget));
+        advise(to, "`--cache-ram %llu` instead of %llu would have kept it, or `--kv-dir DIR` on disk",
+               mib_up(missing->ram), mib_up(missing->budget));
     }
 }
 
@@ -512,14 +501,11 @@ static void advise_room(const struct hearth_report *report, struct hearth_verdic
 /* Advises the largest interval with a snapshot near enough to the known part to save most of it. */
 static void advise_interval(const struct hearth_report *report, uint32_t known, struct hearth_verdict *to) {
     const uint32_t from = reused(report), lost = known - from;
-    char tokens[32], time[32];
     for (uint32_t every = 4096; every >= 64; every /= 2) {
         const uint32_t at = known / every * every, saved = at > from ? at - from : 0;
         if (every < report->snapshot_interval && saved >= lost / 4 * 3 && known / every <= INTERVAL_MARKS) {
-            (void)snprintf(to->advice, sizeof to->advice,
-                           "`--snapshot-interval %u` instead of %u would have saved %s tokens (%s)", every,
-                           report->snapshot_interval, count(saved, tokens),
-                           duration((int64_t)(saved * token_us(report)), time));
+            advise(to, "`--snapshot-interval %u` instead of %u would have saved %s tokens (%s)", every,
+                   report->snapshot_interval, count(saved).text, duration((int64_t)(saved * token_us(report))).text);
             return;
         }
     }
@@ -530,41 +516,36 @@ static uint32_t judge_state(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const uint32_t known = hearth_report_known(report), lost = known > reused(report) ? known - reused(report) : 0;
     const int64_t lost_us = (int64_t)((double)lost * token_us(report));
-    char tokens[32], bytes[32];
+    const struct words tokens = count(lost);
     struct hearth_verdict *verdict;
     if (lost < NAMED_TOKENS) {
         return 0;
     }
-    (void)count(lost, tokens);
     switch (report->reason) {
     case HEARTH_REASON_EVICTED:
         verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their state (%s) had been evicted%s", tokens,
-                       size(lost * report->token_bytes, bytes),
-                       report->missing.store ? " from the store that boxes share" : "");
+        say(verdict, "%s tokens were known, but their state (%s) had been evicted%s", tokens.text,
+            size(lost * report->token_bytes).text, report->missing.store ? " from the store that boxes share" : "");
         advise_room(report, verdict);
         break;
     case HEARTH_REASON_NO_SNAPSHOT:
         verdict = name_it(judge, HEARTH_VERDICT_NO_SNAPSHOT, lost, lost_us);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but the model can only be resumed where a snapshot was kept", tokens);
+        say(verdict, "%s tokens were known, but the model can only be resumed where a snapshot was kept", tokens.text);
         advise_interval(report, known, verdict);
         break;
     case HEARTH_REASON_RESTORE_FAILED:
         verdict = name_it(judge, HEARTH_VERDICT_RESTORE_FAILED, lost, lost_us);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens were known, but their stored state could not be read, or did not verify", tokens);
+        say(verdict, "%s tokens were known, but their stored state could not be read, or did not verify", tokens.text);
         break;
     case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
     case HEARTH_REASON_COLD:
     case HEARTH_REASON_EXTENDED:
     case HEARTH_REASON_DIVERGED:
         verdict = name_it(judge, HEARTH_VERDICT_STATE_GONE, lost, lost_us);
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "%s tokens had been computed before, but their state was gone: the server was started again, or "
-                       "they were evicted long ago",
-                       tokens);
+        say(verdict,
+            "%s tokens had been computed before, but their state was gone: the server was started again, or "
+            "they were evicted long ago",
+            tokens.text);
         break;
     default: return 0; /* the state was used, or was not worth it */
     }
@@ -606,52 +587,47 @@ static uint32_t enough_cells(uint32_t needed) {
 }
 
 static void say_wait(const struct hearth_report *report, enum hearth_wait wait, int64_t us, struct hearth_verdict *to) {
-    char time[32], tokens[32];
+    const struct words time = duration(us);
     const uint32_t behind = report->behind;
     const bool named = behind > 0 && report->ahead != NULL && report->ahead[0] != '\0';
-    (void)duration(us, time);
     switch (wait) {
     case HEARTH_WAIT_LANE:
-        (void)snprintf(to->text, sizeof to->text, "it waited %s for a lane, behind %u other request%s%s%s%s", time,
-                       behind, behind == 1 ? "" : "s", named ? " (when it came, running or waiting: " : "",
-                       named ? report->ahead : "", named ? ")" : "");
+        say(to, "it waited %s for a lane, behind %u other request%s%s%s%s", time.text, behind, behind == 1 ? "" : "s",
+            named ? " (when it came, running or waiting: " : "", named ? report->ahead : "", named ? ")" : "");
         break;
     case HEARTH_WAIT_PREFIX:
-        (void)snprintf(
-            to->text, sizeof to->text,
+        say(to,
             "it waited %s for another request that was computing the same beginning, and took %s tokens from "
             "it",
-            time, count(reused(report), tokens));
+            time.text, count(reused(report)).text);
         break;
     case HEARTH_WAIT_CELLS:
-        (void)snprintf(to->text, sizeof to->text, "it waited %s because the KV cache was full%s", time,
-                       report->preemptions > 0 ? ", having lost its lane for that" : "");
+        say(to, "it waited %s because the KV cache was full%s", time.text,
+            report->preemptions > 0 ? ", having lost its lane for that" : "");
         if (report->cells_needed > 0) {
-            (void)snprintf(to->advice, sizeof to->advice,
-                           "`--ctx-size %u` instead of %u would have had room for it beside those that ran; or less "
-                           "`--parallel`",
-                           enough_cells(report->cells_needed), report->ctx_tokens);
+            advise(to,
+                   "`--ctx-size %u` instead of %u would have had room for it beside those that ran; or less "
+                   "`--parallel`",
+                   enough_cells(report->cells_needed), report->ctx_tokens);
         }
         break;
     case HEARTH_WAIT_DISK:
-        (void)snprintf(to->text, sizeof to->text, "reading the state of %s tokens from disk took %s",
-                       count(report->disk_tokens, tokens), time);
+        say(to, "reading the state of %s tokens from disk took %s", count(report->disk_tokens).text, time.text);
         break;
     case HEARTH_WAIT_STORE:
         if (report->remote_tokens > 0) {
-            (void)snprintf(to->text, sizeof to->text,
-                           "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
-                           count(report->remote_tokens, tokens), time);
+            say(to, "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
+                count(report->remote_tokens).text, time.text);
         } else {
-            (void)snprintf(to->text, sizeof to->text, "it waited %s for the store that boxes share, which %s", time,
-                           report->store_away ? "did not answer" : "had nothing");
+            say(to, "it waited %s for the store that boxes share, which %s", time.text,
+                report->store_away ? "did not answer" : "had nothing");
         }
         break;
     case HEARTH_WAIT_PREEMPTED:
-        (void)snprintf(to->text, sizeof to->text, "it was preempted %u time%s, for %s together", report->preemptions,
-                       report->preemptions == 1 ? "" : "s", time);
+        say(to, "it was preempted %u time%s, for %s together", report->preemptions, report->preemptions == 1 ? "" : "s",
+            time.text);
         break;
-    default: (void)snprintf(to->text, sizeof to->text, "it waited %s: %s", time, hearth_wait_help(wait));
+    default: say(to, "it waited %s: %s", time.text, hearth_wait_help(wait));
     }
 }
 
@@ -684,81 +660,68 @@ static void judge_shared(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
     const int64_t us = batch_us + report->beside_us + report->reply_beside_us;
-    char time[32], prompt[32], reply[32];
     struct hearth_verdict *verdict = us * 2 > report->total_us ? by_time(judge, HEARTH_VERDICT_SHARED, us) : NULL;
     if (verdict != NULL) {
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
+        say(verdict,
             "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
             "computed, %s of its reply's time",
-            duration(batch_us, time), duration(report->beside_us, prompt), duration(report->reply_beside_us, reply));
+            duration(batch_us).text, duration(report->beside_us).text, duration(report->reply_beside_us).text);
     }
 }
 
 /* The sentence about preparing the request: the database, the work, or having no core. */
 static void say_preparing(const struct hearth_report *report, struct hearth_verdict *to) {
     const int64_t us = report->prepare_us;
-    char time[32], part[32], known[32], all[32];
-    (void)duration(us, time);
+    const struct words time = duration(us);
     if (report->prepare_db_us * 2 > us) {
-        (void)snprintf(to->text, sizeof to->text,
-                       "preparing the request took %s: %s of that reading what is kept of its conversation", time,
-                       duration(report->prepare_db_us, part));
-        (void)snprintf(to->advice, sizeof to->advice, "a faster disk, or database, for `--session-db` and `--kv-dir`");
+        say(to, "preparing the request took %s: %s of that reading what is kept of its conversation", time.text,
+            duration(report->prepare_db_us).text);
+        advise(to, "a faster disk, or database, for `--session-db` and `--kv-dir`");
     } else if (report->prepare_cpu_us * 2 > us) {
-        (void)snprintf(
-            to->text, sizeof to->text,
+        say(to,
             "reading, rendering and tokenising the request took %s: it has %s bytes, and the text of %s of its "
             "%s tokens was known",
-            time, count(report->sent_bytes, part), count(report->known_tokens, known),
-            count(report->prompt_tokens, all));
+            time.text, count(report->sent_bytes).text, count(report->known_tokens).text,
+            count(report->prompt_tokens).text);
         if (report->known_tokens * 2 > report->prompt_tokens) {
-            (void)snprintf(to->advice, sizeof to->advice,
-                           "fewer or smaller tools and schemas: they are read and become a grammar with each request");
+            advise(to, "fewer or smaller tools and schemas: they are read and become a grammar with each request");
         }
     } else {
-        (void)snprintf(to->text, sizeof to->text,
-                       "preparing the request took %s, but only %s of work: the machine was busy with something else",
-                       time, duration(report->prepare_cpu_us, part));
-        (void)snprintf(to->advice, sizeof to->advice,
-                       "fewer threads for the model (`-t`), or fewer programs beside it");
+        say(to, "preparing the request took %s, but only %s of work: the machine was busy with something else",
+            time.text, duration(report->prepare_cpu_us).text);
+        advise(to, "fewer threads for the model (`-t`), or fewer programs beside it");
     }
 }
 
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    char time[32], tokens[32];
     struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
     if (verdict != NULL) {
         say_preparing(report, verdict);
     }
     judge_shared(judge);
     if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {
-        (void)snprintf(
-            verdict->text, sizeof verdict->text,
+        say(verdict,
             "%s pages were read from disk while its prompt was computed: the model was not in RAM, which took "
             "%s",
-            count((uint64_t)report->faults, tokens), duration(verdict->lost_us, time));
+            count((uint64_t)report->faults).text, duration(verdict->lost_us).text);
     }
     if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us)) != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "the request itself took %s to arrive: %s bytes after its head", duration(report->read_us, time),
-                       count(report->sent_bytes, tokens));
+        say(verdict, "the request itself took %s to arrive: %s bytes after its head", duration(report->read_us).text,
+            count(report->sent_bytes).text);
     }
     if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_READER, report->unread_us)) != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text,
-                       "for %s of the reply's time the client, or the network to it, had not taken what was written",
-                       duration(report->unread_us, time));
+        say(verdict, "for %s of the reply's time the client, or the network to it, had not taken what was written",
+            duration(report->unread_us).text);
     }
     const int64_t reply_us = report->decode_us - report->reply_beside_us - report->wait_us[HEARTH_WAIT_PREEMPTED];
     if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us &&
         (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, reply_us)) != NULL) {
-        char thinking[64] = "", thought[32];
-        if (report->thinking_tokens > 0) {
-            (void)snprintf(thinking, sizeof thinking, " (%s of thinking)", count(report->thinking_tokens, thought));
-        }
-        (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens%s, which took %s",
-                       count(report->generated_tokens, tokens), thinking, duration(reply_us, time));
+        const struct words thinking = report->thinking_tokens > 0
+                                          ? words(" (%s of thinking)", count(report->thinking_tokens).text)
+                                          : words("%s", "");
+        say(verdict, "the reply has %s tokens%s, which took %s", count(report->generated_tokens).text, thinking.text,
+            duration(reply_us).text);
     }
 }
 

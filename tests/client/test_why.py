@@ -11,6 +11,7 @@ import re
 import select
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -991,6 +992,25 @@ def test_where_the_state_of_a_session_is(quick):
     told = why(quick, "--session", "at two").stdout.splitlines()
     assert re.fullmatch(r"its state now: [\d,]+ tokens in the engine, \d to be computed; to come back takes 0\.0 s", told[-1]), told
     assert "its state" not in why(quick, "--session", "no such name").stdout
+
+
+@pytest.mark.parametrize("command", [["why"], ["why", "--json"], ["top", "--json"], ["options"], ["kv", "--help"]])
+def test_a_closed_pipe_ends_a_command_quietly(sim, command):
+    """As it ends other programs: `hearth why | head` has no complaint in it."""
+    to_server = ["--url", url(sim)] if command[0] in ("why", "top") else []
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([servers.hearth_path(), *command, *to_server], stdin=subprocess.DEVNULL, stdout=writing,
+                          stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+def test_output_that_cannot_be_written():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([servers.hearth_path(), "options"], stdin=subprocess.DEVNULL, stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "hearth: cannot write to standard output\n")
 
 
 def test_follow():

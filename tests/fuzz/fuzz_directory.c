@@ -165,7 +165,9 @@ FUZZ_TARGET(kv_file) {
     fuzz_write(path, file.data, file.len);
     hearth_buf_finish(&file);
     fuzz_remove(fuzz_path("imported"));
-    struct kv kv = {.options = {.dir = fuzz_path("imported"), .budget_mib = -1, .args = args, .arg_count = 1},
+    struct kv kv = {.options = {.dir = fuzz_path("imported"), .budget_mib = -1},
+                    .args = args,
+                    .arg_count = 1,
                     .directory = open_directory(fuzz_path("imported"))};
     struct kv_view view;
     fuzz_quiet(true);
