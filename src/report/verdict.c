@@ -741,17 +741,14 @@ static void judge_left(struct judge *judge) {
     if (verdict == NULL || report->prompt_tokens == 0) {
         return;
     }
-    char time[32], known[32], all[32], needed[32];
-    (void)snprintf(verdict->text, sizeof verdict->text,
-                   "the client left after %s, before the first token: the state of %s of its prompt's %s tokens was "
-                   "ready",
-                   duration(report->left_us, time), count(done, known), count(report->prompt_tokens, all));
+    say(verdict,
+        "the client left after %s, before the first token: the state of %s of its prompt's %s tokens was ready",
+        duration(report->left_us).text, count(done).text, count(report->prompt_tokens).text);
     if (each_us > 0 && report->reason != HEARTH_REASON_CACHE_OFF) {
-        (void)snprintf(
-            verdict->advice, sizeof verdict->advice,
-            "if that was its time limit, a longer one: this prompt takes about %s alone. What was computed is "
-            "kept, and the same request goes on from there",
-            duration((int64_t)(rest * each_us), needed));
+        advise(verdict,
+               "if that was its time limit, a longer one: this prompt takes about %s alone. What was computed is kept, "
+               "and the same request goes on from there",
+               duration((int64_t)(rest * each_us)).text);
     }
 }
 
