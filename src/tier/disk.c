@@ -25,21 +25,19 @@ static struct disk *disk_of(struct hearth_backing *backing) {
 /* ---- events ---- */
 
 static void disk_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
-    hearth_events_set_wake(&disk_of(backing)->events, wake, user);
+    hearth_news_set_wake(&disk_of(backing)->events.news, wake, user);
 }
 
 static bool disk_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
     struct disk *disk = disk_of(backing);
     hearth_disk_lock(disk);
     struct hearth_events_entry *ev = hearth_events_take(&disk->events);
-    if (ev) {
-        if (--disk->event_count == DISK_EVENTS_WAITING / 2) {
-            (void)pthread_cond_broadcast(&disk->room_cond);
-        }
-        if (ev->charge > 0) {
-            disk->read_bytes -= ev->charge;
-            (void)pthread_cond_broadcast(&disk->read_cond);
-        }
+    if (ev && disk->events.count == DISK_EVENTS_WAITING / 2) {
+        (void)pthread_cond_broadcast(&disk->room_cond);
+    }
+    if (ev && ev->charge > 0) {
+        disk->read_bytes -= ev->charge;
+        (void)pthread_cond_broadcast(&disk->read_cond);
     }
     hearth_disk_unlock(disk);
     if (!ev) {
@@ -51,7 +49,7 @@ static bool disk_poll(struct hearth_backing *backing, struct hearth_backing_even
 }
 
 static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    return hearth_events_wait(&disk_of(backing)->events, timeout_us);
+    return hearth_news_wait(&disk_of(backing)->events.news, timeout_us);
 }
 
 /* ---- use ---- */
@@ -99,7 +97,7 @@ static void disk_reject(struct hearth_backing *backing, struct hearth_digest nam
     const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
     hearth_disk_quarantine(disk, &id, why);
     hearth_disk_lock(disk);
-    (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
+    hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     hearth_disk_unlock(disk);
 }
 
@@ -119,7 +117,6 @@ static void disk_stats(struct hearth_backing *backing, struct hearth_backing_sta
 static void free_all(struct disk *disk) {
     hearth_disk_lock(disk);
     hearth_disk_drop_queue_locked(disk);
-    disk->wake_due = false;
     hearth_disk_unlock(disk);
     hearth_disk_drop_reads(disk);
     hearth_disk_drop_removals(disk);

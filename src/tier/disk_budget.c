@@ -52,7 +52,7 @@ static void removed(void *user, const struct hearth_file *file) {
         strcmp(file->id.model.hex, disk->model.hex) == 0 ? hearth_disk_find_locked(disk, file->id.name) : NULL;
     if (known) {
         hearth_disk_forget_locked(disk, known, false);
-        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, file->id.name);
+        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, file->id.name);
     }
     hearth_disk_unlock(disk);
 }

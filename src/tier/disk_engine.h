@@ -14,7 +14,7 @@
  *     disk.c            life, events for the cache
  *
  * One lock guards everything below that is not said to be a thread's own. It is never held over a system call on a
- * file. A function that posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
+ * file. */
 #ifndef HEARTH_TIER_DISK_ENGINE_H
 #define HEARTH_TIER_DISK_ENGINE_H
 
@@ -128,8 +128,6 @@ struct disk {
     struct disk_retired *retired;       /* old handles that other threads may still use */
 
     struct hearth_events events;
-    size_t event_count;
-    bool wake_due;            /* hearth_disk_unlock() calls the cache's wake */
     pthread_cond_t room_cond; /* there is room for events again */
 
     /* files */
@@ -188,9 +186,8 @@ struct hearth_directory *hearth_disk_directory(struct disk *disk);
 bool hearth_disk_reopen(struct disk *disk);
 /* Whether readers and maintenance thread must end. */
 bool hearth_disk_stopped(struct disk *disk);
-void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev);
-/* Posts an event that answers no request. False: out of memory. */
-bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
+/* Posts an event that answers no request; out of memory, reading or the next rescan finds out. */
+void hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
 struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);
 /* Adds a file to the table. `touched_us`: Unix time of the last use that the file tells, 0: unknown. False: out of
  * memory. */

@@ -40,7 +40,7 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
         }
         const struct hearth_digest name = file->link.key;
         hearth_disk_forget_locked(disk, file, true);
-        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
+        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     }
     hearth_disk_unlock(disk);
 }

@@ -34,7 +34,7 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_buf_finish(&job->header);
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_backing_event){.type = type, .name = job->link.key};
-    hearth_disk_post_locked(disk, &job->ev);
+    hearth_events_post(&disk->events, &job->ev);
     if (disk->removals) { /* a removal may have waited for this job */
         disk->removals_due = true;
         (void)pthread_cond_signal(&disk->maintain_cond);

@@ -118,7 +118,7 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         if (!disk->reads) {
             disk->reads_end = &disk->reads;
         }
-        hearth_disk_post_locked(disk, &first->ev);
+        hearth_events_post(&disk->events, &first->ev);
     }
     hearth_disk_unlock(disk);
 }

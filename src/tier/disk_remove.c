@@ -63,7 +63,7 @@ static bool carry_out(struct disk *disk, struct disk_removal *removal) {
 
 static void answer(struct disk *disk, struct disk_removal *removal) {
     hearth_disk_lock(disk);
-    hearth_disk_post_locked(disk, &removal->ev);
+    hearth_events_post(&disk->events, &removal->ev);
     hearth_disk_unlock(disk);
 }
 

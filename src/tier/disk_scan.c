@@ -101,7 +101,7 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
         hearth_disk_note_size_locked(disk, record);
         ev->event = (struct hearth_backing_event){
             .type = HEARTH_BACKING_FOUND, .name = id->name, .record = record, .hits = header->hits};
-        hearth_disk_post_locked(disk, ev);
+        hearth_events_post(&disk->events, ev);
         told = true;
     }
     hearth_disk_unlock(disk);
@@ -230,7 +230,7 @@ static void wait_for_room(struct disk *disk, bool maintainer) {
     bool full = true;
     while (full) {
         hearth_disk_lock(disk);
-        full = disk->event_count > DISK_EVENTS_WAITING && !disk->stop;
+        full = disk->events.count > DISK_EVENTS_WAITING && !disk->stop;
         if (full) {
             (void)hearth_clock_cond_wait(&disk->room_cond, &disk->lock, hearth_clock_us() + PAUSE_US);
         }
@@ -351,7 +351,7 @@ void hearth_disk_scan(struct disk *disk) {
     disk->stats.scanned = true;
     disk->counted = true; /* the budget is kept from now on; damaged files are out of the way by now */
     hearth_disk_published_locked(disk, 0);
-    (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_SCANNED, (struct hearth_digest){0});
+    hearth_disk_tell_locked(disk, HEARTH_BACKING_SCANNED, (struct hearth_digest){0});
     const size_t found = disk->files.count;
     hearth_disk_unlock(disk);
     hearth_log(HEARTH_LOG_DEBUG, "disk: %zu of %zu files are ours, found in %" PRId64 " ms", found, all.n,

@@ -18,12 +18,7 @@ void hearth_disk_lock(struct disk *disk) {
 }
 
 void hearth_disk_unlock(struct disk *disk) {
-    const bool due = disk->wake_due;
-    disk->wake_due = false;
     (void)pthread_mutex_unlock(&disk->lock);
-    if (due) {
-        hearth_events_call_wake(&disk->events);
-    }
 }
 
 bool hearth_disk_stopped(struct disk *disk) {
@@ -69,19 +64,8 @@ struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_dige
 
 /* ---- events ---- */
 
-void hearth_disk_post_locked(struct disk *disk, struct hearth_events_entry *ev) {
-    disk->event_count++;
-    disk->wake_due |= hearth_events_append(&disk->events, ev);
-}
-
-bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
-    struct hearth_events_entry *ev = calloc(1, sizeof *ev);
-    if (!ev) {
-        return false;
-    }
-    ev->event = (struct hearth_backing_event){.type = type, .name = name};
-    hearth_disk_post_locked(disk, ev);
-    return true;
+void hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
+    (void)hearth_events_tell(&disk->events, &(struct hearth_backing_event){.type = type, .name = name});
 }
 
 /* ---- files ---- */

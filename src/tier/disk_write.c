@@ -417,7 +417,7 @@ static void remove_replaced(struct disk *disk, const struct disk_job *job) {
     struct disk_file *gone = hearth_disk_find_locked(disk, job->replaced);
     if (gone) {
         hearth_disk_forget_locked(disk, gone, true);
-        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, job->replaced);
+        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, job->replaced);
     }
     hearth_disk_unlock(disk);
 }

@@ -1,13 +1,32 @@
-/* The queue of events from a tier to the cache: any thread adds, the engine's thread takes or waits.
+/* The events from a tier to the cache: any thread adds, the engine's thread takes or waits.
  *
- * An event is the first member of the request that it answers, so an answer never needs memory. Threads: any, unless a
- * declaration says otherwise. */
+ * An event is the first member of the request that it answers, so an answer never needs memory. A tier that is made of
+ * several has only the flag: one of these has events. Threads: any, but init and finish. */
 #ifndef HEARTH_TIER_EVENTS_H
 #define HEARTH_TIER_EVENTS_H
 
 #include "tier/backing.h"
 
 #include <pthread.h>
+
+/* Whether there are events. `wake` is called under the lock, when they come where there were none. */
+struct hearth_news {
+    pthread_mutex_t lock;
+    pthread_cond_t came;
+    bool there;
+    void (*wake)(void *user);
+    void *wake_user;
+};
+
+void hearth_news_init(struct hearth_news *news);
+void hearth_news_finish(struct hearth_news *news);
+/* Raises the flag: a callback for the set_wake() of the tiers below; `user` is the news. */
+void hearth_news_come(void *user);
+/* Clears the flag before the tiers below are polled; later events raise it again. */
+void hearth_news_clear(struct hearth_news *news);
+/* As the operations of the same names in tier/backing.h. */
+bool hearth_news_wait(struct hearth_news *news, int64_t timeout_us);
+void hearth_news_set_wake(struct hearth_news *news, void (*wake)(void *user), void *user);
 
 /* An event in the queue. malloc() allocates it as the first member of a larger struct; it is freed when it is taken. */
 struct hearth_events_entry {
@@ -17,28 +36,21 @@ struct hearth_events_entry {
 };
 
 struct hearth_events {
-    pthread_mutex_t lock;
-    pthread_cond_t came;
+    struct hearth_news news; /* its lock guards the list, too */
     struct hearth_events_entry *first, **end;
-    pthread_mutex_t wake_lock; /* held while `wake` runs, so that it is not called after it was changed */
-    void (*wake)(void *user);
-    void *wake_user;
+    size_t count;
 };
 
 void hearth_events_init(struct hearth_events *events);
 /* Frees what is left in it. No other thread uses it any more. */
 void hearth_events_finish(struct hearth_events *events);
-/* Adds an event; the queue owns the entry from now on. Calls `wake` if the queue was empty. */
+/* Adds an event; the queue owns the entry from now on. */
 void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry);
-/* As post(), for a caller that holds a lock of its own. True: the queue was empty, and the caller must call
- * hearth_events_call_wake() without that lock. */
-bool hearth_events_append(struct hearth_events *events, struct hearth_events_entry *entry);
-void hearth_events_call_wake(struct hearth_events *events);
+/* Posts an event that answers no request: FOUND, LOST and the like. False: out of memory. */
+bool hearth_events_tell(struct hearth_events *events, const struct hearth_backing_event *event);
 /* Takes the first entry, which the caller frees. NULL: there is none. */
 struct hearth_events_entry *hearth_events_take(struct hearth_events *events);
-/* As the operations of the same names in tier/backing.h. */
+/* As the operation of the same name in tier/backing.h. */
 bool hearth_events_poll(struct hearth_events *events, struct hearth_backing_event *event);
-bool hearth_events_wait(struct hearth_events *events, int64_t timeout_us);
-void hearth_events_set_wake(struct hearth_events *events, void (*wake)(void *user), void *user);
 
 #endif

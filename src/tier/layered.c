@@ -12,7 +12,7 @@
  * under way is freed. Threads: but for stats and wake, the one that drives the engine. */
 #include "tier/layered.h"
 
-#include "tier/news.h"
+#include "tier/events.h"
 
 #include "base/table.h"
 
@@ -328,7 +328,7 @@ int hearth_layered_create(struct hearth_backing *disk, struct hearth_backing *re
     layered->backing = (struct hearth_backing){.ops = &OPS, .name = disk->name, .key = disk->key};
     layered->tiers[DISK] = disk;
     layered->tiers[REMOTE] = remote;
-    hearth_news_init(&layered->news, false);
+    hearth_news_init(&layered->news);
     for (int i = 0; i < TIERS; i++) {
         layered->tiers[i]->ops->set_wake(layered->tiers[i], hearth_news_come, &layered->news);
     }

@@ -218,11 +218,11 @@ static bool remote_poll(struct hearth_backing *backing, struct hearth_backing_ev
 }
 
 static bool remote_wait(struct hearth_backing *backing, int64_t timeout_us) {
-    return hearth_events_wait(&remote_of(backing)->events, timeout_us);
+    return hearth_news_wait(&remote_of(backing)->events.news, timeout_us);
 }
 
 static void remote_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
-    hearth_events_set_wake(&remote_of(backing)->events, wake, user);
+    hearth_news_set_wake(&remote_of(backing)->events.news, wake, user);
 }
 
 static void remote_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
@@ -255,7 +255,7 @@ static void close_wake(struct remote_link *link) {
 
 static void remote_destroy(struct hearth_backing *backing) {
     struct remote *remote = remote_of(backing);
-    hearth_events_set_wake(&remote->events, NULL, NULL);
+    hearth_news_set_wake(&remote->events.news, NULL, NULL);
     stop(&remote->writer);
     stop(&remote->reader);
     hearth_remote_open_stop(remote);
@@ -332,11 +332,8 @@ static int open_keys(struct remote *remote, struct hearth_errmsg *msg) {
 
 int hearth_remote_create(const struct hearth_remote_params *params, struct hearth_backing **out,
                          struct hearth_errmsg *msg) {
-    struct hearth_events_entry *scanned = calloc(1, sizeof *scanned);
     struct remote *remote = calloc(1, sizeof *remote);
-    if (!remote || !scanned) {
-        free(remote);
-        free(scanned);
+    if (!remote) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     }
     remote->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
@@ -350,9 +347,9 @@ int hearth_remote_create(const struct hearth_remote_params *params, struct heart
     hearth_clock_cond_init(&remote->tried_cond);
     (void)pthread_cond_init(&remote->opening_cond, NULL);
     (void)pthread_cond_init(&remote->opened_cond, NULL);
-    scanned->event.type = HEARTH_BACKING_SCANNED;
-    hearth_events_post(&remote->events, scanned);
-    int err = hearth_remote_address_parse(params->url, &remote->address, msg);
+    int err = hearth_events_tell(&remote->events, &(struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED})
+                  ? hearth_remote_address_parse(params->url, &remote->address, msg)
+                  : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     err = err == HEARTH_OK ? open_keys(remote, msg) : err;
     if (err == HEARTH_OK &&
         (!hearth_remote_open_start(remote) || start(remote, &remote->reader, &hearth_remote_reading) != HEARTH_OK ||

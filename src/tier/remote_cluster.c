@@ -19,7 +19,6 @@
 #include "tier/remote_cluster.h"
 
 #include "tier/events.h"
-#include "tier/news.h"
 #include "tier/remote_hosts.h"
 #include "tier/remote_list.h"
 
@@ -677,7 +676,8 @@ int hearth_remote_cluster_create(const struct hearth_remote_params *params, stru
     cluster->calls = (struct hearth_remote_cluster){cluster, on_changed, on_asks, on_pass};
     cluster->params.cluster = &cluster->calls;
     cluster->seeks_end = &cluster->seeks;
-    hearth_news_init(&cluster->news, true);
+    hearth_news_init(&cluster->news);
+    hearth_news_come(&cluster->news); /* SCANNED */
     memset(cluster->slots, 0xff, sizeof cluster->slots);
     memset(cluster->asks, 0xff, sizeof cluster->asks);
     (void)pthread_mutex_init(&cluster->lock, NULL);

@@ -16,17 +16,6 @@ uint64_t hearth_remote_end(const struct hearth_record *record) {
            (uint64_t)(record->p1 - record->base_pos);
 }
 
-static void post_found(struct remote *remote, struct hearth_record *record) {
-    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (!entry) {
-        hearth_record_destroy(record);
-        return;
-    }
-    entry->event = (struct hearth_backing_event){
-        .type = HEARTH_BACKING_FOUND, .name = record->name, .record = record, .remote = true};
-    hearth_events_post(&remote->events, entry);
-}
-
 enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
                                                      struct hearth_format_info *info) {
     enum hearth_format_verdict verdict = HEARTH_FORMAT_NOMEM;
@@ -100,9 +89,10 @@ void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const st
     }
     (void)pthread_mutex_unlock(&remote->lock);
     hearth_format_info_finish(&info);
-    if (known && !again) {
-        post_found(remote, record);
-    } else {
+    if (!known || again ||
+        !hearth_events_tell(&remote->events,
+                            &(struct hearth_backing_event){
+                                .type = HEARTH_BACKING_FOUND, .name = *name, .record = record, .remote = true})) {
         hearth_record_destroy(record);
     }
 }

@@ -14,11 +14,9 @@ struct remote_known *hearth_remote_known_find(struct remote *remote, struct hear
 }
 
 void hearth_remote_post_lost(struct remote *remote, struct hearth_digest name) {
-    struct hearth_events_entry *entry = calloc(1, sizeof *entry);
-    if (entry) { /* out of memory: reading it will be a miss */
-        entry->event = (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name};
-        hearth_events_post(&remote->events, entry);
-    }
+    /* out of memory: reading it will be a miss */
+    (void)hearth_events_tell(&remote->events,
+                             &(struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name});
 }
 
 void hearth_remote_known_remove(struct remote *remote, struct remote_known *known) {
