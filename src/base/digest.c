@@ -46,13 +46,27 @@ bool hearth_digest_is_zero(struct hearth_digest digest) {
     return digest.lo == 0 && digest.hi == 0;
 }
 
+static const char digits[] = "0123456789abcdef";
+
 void hearth_digest_hex(struct hearth_digest digest, char out[33]) {
-    static const char digits[] = "0123456789abcdef";
     for (int i = 0; i < 16; i++) {
         out[i] = digits[digest.hi >> (60 - 4 * i) & 15];
         out[16 + i] = digits[digest.lo >> (60 - 4 * i) & 15];
     }
     out[32] = '\0';
+}
+
+bool hearth_digest_parse(const char *text, struct hearth_digest *out) {
+    uint64_t half[2] = {0, 0};
+    for (int i = 0; i < 32; i++) {
+        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!digit) {
+            return false;
+        }
+        half[i / 16] = half[i / 16] << 4 | (uint64_t)(digit - digits);
+    }
+    *out = (struct hearth_digest){.hi = half[0], .lo = half[1]};
+    return true;
 }
 
 uint64_t hearth_checksum(const void *bytes, size_t len) {

@@ -19,6 +19,8 @@ bool hearth_digest_equal(struct hearth_digest a, struct hearth_digest b);
 bool hearth_digest_is_zero(struct hearth_digest digest);
 /* 32 lower-case hex digits and a NUL. */
 void hearth_digest_hex(struct hearth_digest digest, char out[33]);
+/* Reads what that prints; what follows the digits is not looked at. False: it is something else. */
+bool hearth_digest_parse(const char *text, struct hearth_digest *out);
 /* 64-bit checksum of a payload (XXH3-64). */
 uint64_t hearth_checksum(const void *bytes, size_t len);
 /* The same of bytes that come in parts. NULL: out of memory. Owns: hearth_checksum_end(). */

@@ -17,49 +17,21 @@
 
 /* ---- names ---- */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Number of leading hex digits. */
-static size_t hex_len(const char *text) {
-    size_t n = 0;
-    while (hex_digit(text[n]) >= 0) {
-        n++;
-    }
-    return n;
-}
-
 /* 32 lower-case hex digits and nothing else. */
 static bool is_model_name(const char *name) {
-    return hex_len(name) == 32 && name[32] == '\0';
-}
-
-static uint64_t hex_u64(const char *digits) {
-    uint64_t value = 0;
-    for (int i = 0; i < 16; i++) {
-        value = value << 4 | (uint64_t)hex_digit(digits[i]);
-    }
-    return value;
+    struct hearth_digest digest;
+    return hearth_digest_parse(name, &digest) && name[32] == '\0';
 }
 
 /* A file's id from the names of shard and file. False: the name is no item's. */
 static bool parse_name(const char *shard, const char *name, struct hearth_file_id *id) {
-    if (hex_len(name) != 30) {
-        return false;
-    }
-    if (strcmp(name + 30, ".page") == 0) {
-        id->kind = HEARTH_RECORD_PAGE;
-    } else if (strcmp(name + 30, ".snap") == 0) {
-        id->kind = HEARTH_RECORD_SNAPSHOT;
-    } else {
-        return false;
-    }
     char digits[33];
-    memcpy(digits, shard, 2);
-    memcpy(digits + 2, name, 30);
-    id->name = (struct hearth_digest){.hi = hex_u64(digits), .lo = hex_u64(digits + 16)};
-    return true;
+    (void)snprintf(digits, sizeof digits, "%.2s%.30s", shard, name);
+    if (!hearth_digest_parse(digits, &id->name)) {
+        return false;
+    }
+    id->kind = strcmp(name + 30, ".page") == 0 ? HEARTH_RECORD_PAGE : HEARTH_RECORD_SNAPSHOT;
+    return id->kind == HEARTH_RECORD_PAGE || strcmp(name + 30, ".snap") == 0;
 }
 
 struct hearth_directory_path hearth_directory_file_path(const struct hearth_file_id *id) {

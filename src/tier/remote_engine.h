@@ -257,9 +257,9 @@ void hearth_remote_discard(struct remote *remote, struct hearth_digest name, str
 
 /* The names of a block's values, and of a chunk of an item's payload. */
 enum remote_key { REMOTE_INDEX = 'i', REMOTE_ENDS = 'e', REMOTE_COVERS = 'c' };
-void hearth_remote_key_block(const struct remote *remote, enum remote_key kind, struct hearth_digest base,
+void hearth_remote_key_block(const struct hearth_model_id *model, enum remote_key kind, struct hearth_digest base,
                              char key[REMOTE_KEY_BYTES]);
-void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest base, struct hearth_digest name,
+void hearth_remote_key_chunk(const struct hearth_model_id *model, struct hearth_digest base, struct hearth_digest name,
                              size_t chunk, char key[REMOTE_KEY_BYTES]);
 
 /* ---- remote_header.c ---- */
@@ -268,7 +268,9 @@ void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest b
 uint64_t hearth_remote_end(const struct hearth_record *record);
 /* Reads a name as it stands in the store. False: it is no name. */
 bool hearth_remote_read_name(const redisReply *reply, struct hearth_digest *name);
-/* Reads a header as it is stored, adding its padding. GOOD: it belongs to this model. */
+/* Copies a header as it is stored and adds its padding. False: out of memory. */
+bool hearth_remote_pad_header(const redisReply *reply, struct hearth_buf *padded);
+/* Reads a header as it is stored. GOOD: it belongs to this model. */
 enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
                                                      struct hearth_format_info *info);
 /* Reports a header that a seek has found as FOUND, if it verifies. `name`: where it was found; NULL: under something

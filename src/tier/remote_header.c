@@ -6,14 +6,23 @@
 
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 uint64_t hearth_remote_end(const struct hearth_record *record) {
     return (uint64_t)record->kind << 40 | (uint64_t)(record->p0 - record->base_pos) << 20 |
            (uint64_t)(record->p1 - record->base_pos);
+}
+
+bool hearth_remote_pad_header(const redisReply *reply, struct hearth_buf *padded) {
+    const size_t len = (reply->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
+    if (!hearth_buf_reserve(padded, len + 1)) {
+        return false;
+    }
+    memcpy(padded->data, reply->str, reply->len);
+    memset(padded->data + reply->len, 0, len - reply->len);
+    padded->len = len;
+    return true;
 }
 
 enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote, const redisReply *reply,
@@ -23,11 +32,8 @@ enum hearth_format_verdict hearth_remote_read_header(const struct remote *remote
     if (reply->type != REDIS_REPLY_STRING || reply->len == 0 || reply->len > HEARTH_FORMAT_HEADER_MAX) {
         return HEARTH_FORMAT_DAMAGED;
     }
-    const size_t len = (reply->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
-    if (hearth_buf_reserve(&header, len)) {
-        memcpy(header.data, reply->str, reply->len);
-        memset(header.data + reply->len, 0, len - reply->len);
-        verdict = hearth_format_read(header.data, len, remote->seal, info);
+    if (hearth_remote_pad_header(reply, &header)) {
+        verdict = hearth_format_read(header.data, header.len, remote->seal, info);
         bool good = verdict == HEARTH_FORMAT_GOOD && info->readable &&
                     hearth_digest_equal(info->fingerprint, remote->params.fingerprint) &&
                     info->page_tokens == remote->params.page_tokens && info->encrypted == (remote->seal != NULL) &&
@@ -53,13 +59,7 @@ void hearth_remote_count_bad(struct remote *remote) {
 }
 
 bool hearth_remote_read_name(const redisReply *reply, struct hearth_digest *name) {
-    char hex[33];
-    if (reply->type != REDIS_REPLY_STRING || reply->len != 32 ||
-        sscanf(reply->str, "%16" SCNx64 "%16" SCNx64, &name->hi, &name->lo) != 2) {
-        return false;
-    }
-    hearth_digest_hex(*name, hex);
-    return memcmp(hex, reply->str, 32) == 0;
+    return reply->type == REDIS_REPLY_STRING && reply->len == 32 && hearth_digest_parse(reply->str, name);
 }
 
 void hearth_remote_see(struct remote_op *op, struct hearth_digest base, const struct hearth_digest *name,

@@ -30,19 +30,19 @@
 
 /* ---- names ---- */
 
-void hearth_remote_key_block(const struct remote *remote, enum remote_key kind, struct hearth_digest base,
+void hearth_remote_key_block(const struct hearth_model_id *model, enum remote_key kind, struct hearth_digest base,
                              char key[REMOTE_KEY_BYTES]) {
     char hex[33];
     hearth_digest_hex(base, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:%c:{%s}", remote->model.hex, (char)kind, hex);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:%c:{%s}", model->hex, (char)kind, hex);
 }
 
-void hearth_remote_key_chunk(const struct remote *remote, struct hearth_digest base, struct hearth_digest name,
+void hearth_remote_key_chunk(const struct hearth_model_id *model, struct hearth_digest base, struct hearth_digest name,
                              size_t chunk, char key[REMOTE_KEY_BYTES]) {
     char block[33], hex[33];
     hearth_digest_hex(base, block);
     hearth_digest_hex(name, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:{%s}:%s:%zu", remote->model.hex, block, hex, chunk);
+    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:{%s}:%s:%zu", model->hex, block, hex, chunk);
 }
 
 /* ---- operations ---- */

@@ -8,7 +8,6 @@
 #include "tier/remote_engine.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,23 +73,19 @@ static bool told(struct hearth_remote_list *list, int argc, const char **argv) {
     return reply != NULL;
 }
 
+/* The number that a command answers with; -1: none. */
+static long long number(struct hearth_remote_list *list, int argc, const char **argv) {
+    redisReply *reply = ask(list, argc, argv, NULL);
+    const long long n = reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
+    freeReplyObject(reply);
+    return n;
+}
+
 static void chunk_key(const struct hearth_remote_place *place, size_t chunk, char key[REMOTE_KEY_BYTES]) {
-    char base[33], hex[33];
-    hearth_digest_hex(place->base, base);
-    hearth_digest_hex(place->name, hex);
-    (void)snprintf(key, REMOTE_KEY_BYTES, "hearth:%s:s:{%s}:%s:%zu", place->model.hex, base, hex, chunk);
+    hearth_remote_key_chunk(&place->model, place->base, place->name, chunk, key);
 }
 
 /* ---- names ---- */
-
-static bool read_digest(const char *text, struct hearth_digest *digest) {
-    char hex[33];
-    if (sscanf(text, "%16" SCNx64 "%16" SCNx64, &digest->hi, &digest->lo) != 2) {
-        return false;
-    }
-    hearth_digest_hex(*digest, hex);
-    return strncmp(hex, text, 32) == 0;
-}
 
 /* hearth:MODEL:KIND:{BASE}, and of a chunk :NAME:K. `digest`: the name of a chunk's item, else the base. False: it is
  * no name of hearth's. */
@@ -100,12 +95,12 @@ static bool read_key(const redisReply *key, char kind, struct hearth_model_id *m
     int end = 0;
     if (key->type != REDIS_REPLY_STRING || strlen(key->str) != key->len ||
         sscanf(key->str, "hearth:%32[0-9a-f]:%c:{%n", model->hex, &found, &end) != 2 || strlen(model->hex) != 32 ||
-        found != kind || end != BASE || !read_digest(key->str + BASE, digest) || key->str[BEHIND - 1] != '}') {
+        found != kind || end != BASE || !hearth_digest_parse(key->str + BASE, digest) || key->str[BEHIND - 1] != '}') {
         return false;
     }
-    return kind != 's'
-               ? key->str[BEHIND] == '\0'
-               : key->str[BEHIND] == ':' && read_digest(key->str + BEHIND + 1, digest) && key->str[BEHIND + 33] == ':';
+    return kind != 's' ? key->str[BEHIND] == '\0'
+                       : key->str[BEHIND] == ':' && hearth_digest_parse(key->str + BEHIND + 1, digest) &&
+                             key->str[BEHIND + 33] == ':';
 }
 
 /* Calls `each` for every key with the pattern. Stops when it returns false. */
@@ -150,25 +145,17 @@ struct remote_walk {
 static bool visit_item(struct remote_walk *walk, struct hearth_remote_listed *listed, const redisReply *field,
                        const redisReply *header) {
     struct hearth_buf padded = {0};
-    char hex[33];
-    if (field->type != REDIS_REPLY_STRING || field->len != 32 || header->type != REDIS_REPLY_STRING ||
-        header->len > HEARTH_FORMAT_HEADER_MAX ||
-        sscanf(field->str, "%16" SCNx64 "%16" SCNx64, &listed->name.hi, &listed->name.lo) != 2) {
+    if (!hearth_remote_read_name(field, &listed->name) || header->type != REDIS_REPLY_STRING ||
+        header->len > HEARTH_FORMAT_HEADER_MAX) {
         return true;
     }
-    hearth_digest_hex(listed->name, hex);
-    if (memcmp(hex, field->str, 32) != 0) {
-        return true;
-    }
-    listed->header_bytes = header->len;
-    listed->padded_bytes = (header->len + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
-    if (!hearth_buf_reserve(&padded, listed->padded_bytes + 1)) {
+    if (!hearth_remote_pad_header(header, &padded)) {
         walk->err = HEARTH_ERR_NOMEM;
         return false;
     }
-    memcpy(padded.data, header->str, header->len);
-    memset(padded.data + header->len, 0, listed->padded_bytes - header->len);
     listed->header = padded.data;
+    listed->header_bytes = header->len;
+    listed->padded_bytes = padded.len;
     const bool goes_on = walk->visit(walk->user, listed);
     hearth_buf_finish(&padded);
     return goes_on;
@@ -213,17 +200,11 @@ int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct 
         char key[REMOTE_KEY_BYTES];
         chunk_key(place, i, key);
         const char *idle[] = {"OBJECT", "IDLETIME", key}, *there[] = {"EXISTS", key};
-        redisReply *reply = ask(node, 3, idle, NULL);
-        if (!reply) { /* the store's policy counts uses instead of times */
-            reply = ask(node, 2, there, NULL);
-            idle_s = reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 1 ? idle_s : -1;
-        } else {
-            idle_s = reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
+        const long long unused_s = number(node, 3, idle);
+        if (unused_s < 0 && number(node, 2, there) != 1) {
+            return -1;
         }
-        freeReplyObject(reply);
-        if (idle_s == -1) {
-            break;
-        }
+        idle_s = unused_s < 0 ? idle_s : unused_s; /* < 0: the store's policy counts uses instead of times */
     }
     return idle_s;
 }
@@ -250,21 +231,18 @@ int hearth_remote_list_read(struct hearth_remote_list *list, const struct hearth
 }
 
 int hearth_remote_list_remove(struct hearth_remote_list *list, const struct hearth_remote_place *place) {
-    char key[REMOTE_KEY_BYTES], covers[REMOTE_KEY_BYTES], ends[REMOTE_KEY_BYTES], base[33], name[33];
-    hearth_digest_hex(place->base, base);
+    char key[REMOTE_KEY_BYTES], covers[REMOTE_KEY_BYTES], ends[REMOTE_KEY_BYTES], name[33];
     hearth_digest_hex(place->name, name);
-    (void)snprintf(key, sizeof key, "hearth:%s:i:{%s}", place->model.hex, base);
+    hearth_remote_key_block(&place->model, REMOTE_INDEX, place->base, key);
+    hearth_remote_key_block(&place->model, REMOTE_COVERS, place->base, covers);
+    hearth_remote_key_block(&place->model, REMOTE_ENDS, place->base, ends);
     const char *header[] = {"HDEL", key, name}, *cover[] = {"HDEL", covers, name}, *left[] = {"EXISTS", key};
     const char *rest[] = {"UNLINK", covers, ends};
-    (void)snprintf(covers, sizeof covers, "hearth:%s:c:{%s}", place->model.hex, base);
-    (void)snprintf(ends, sizeof ends, "hearth:%s:e:{%s}", place->model.hex, base);
     struct hearth_remote_list *node = node_of(list, place->base);
     bool ok = node && told(node, 3, cover) && told(node, 3, header);
-    redisReply *reply = ok ? ask(node, 2, left, NULL) : NULL;
-    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0) {
+    if (ok && number(node, 2, left) == 0) {
         ok = told(node, 3, rest);
     }
-    freeReplyObject(reply);
     const size_t chunks = hearth_remote_chunks(place->payload_bytes);
     for (size_t i = 0; i < chunks && ok; i++) {
         chunk_key(place, i, key);
@@ -301,14 +279,6 @@ struct remote_sweep {
     uint64_t *removed, *removed_bytes;
 };
 
-/* The number that a command answers with; -1: none. */
-static long long number(struct hearth_remote_list *list, int argc, const char **argv) {
-    redisReply *reply = ask(list, argc, argv, NULL);
-    const long long n = reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : -1;
-    freeReplyObject(reply);
-    return n;
-}
-
 /* Removes a block's ends and covers if its index is gone. */
 static bool sweep_block(void *user, const redisReply *key) {
     struct remote_sweep *sweep = user;
@@ -317,9 +287,8 @@ static bool sweep_block(void *user, const redisReply *key) {
     if (!read_key(key, REMOTE_ENDS, &model, &base) && !read_key(key, REMOTE_COVERS, &model, &base)) {
         return true;
     }
-    char index[REMOTE_KEY_BYTES], hex[33];
-    hearth_digest_hex(base, hex);
-    (void)snprintf(index, sizeof index, "hearth:%s:i:{%s}", model.hex, hex);
+    char index[REMOTE_KEY_BYTES];
+    hearth_remote_key_block(&model, REMOTE_INDEX, base, index);
     const char *idle[] = {"OBJECT", "IDLETIME", key->str}, *there[] = {"EXISTS", index};
     if (number(sweep->list, 3, idle) >= SWEEP_IDLE_S && number(sweep->list, 2, there) == 0 &&
         unlink_key(sweep->list, key)) {

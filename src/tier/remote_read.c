@@ -29,7 +29,7 @@ static void ask_on(struct remote_link *link) {
             if (link->ahead_bytes > 0 && link->ahead_bytes + bytes > REMOTE_AHEAD_BYTES) {
                 return;
             }
-            hearth_remote_key_chunk(link->remote, op->base, op->name, op->asked, key);
+            hearth_remote_key_chunk(&link->remote->model, op->base, op->name, op->asked, key);
             const char *chunk[] = {"GET", key};
             link->ahead_bytes += hearth_remote_send(op, 2, chunk, NULL) ? bytes : 0;
         }
@@ -52,7 +52,7 @@ static void get_begin(struct remote_op *op) {
     }
     op->chunks = hearth_remote_chunks(op->payload_bytes);
     hearth_digest_hex(op->name, hex);
-    hearth_remote_key_block(remote, REMOTE_INDEX, op->base, key);
+    hearth_remote_key_block(&remote->model, REMOTE_INDEX, op->base, key);
     const char *header[] = {"HGET", key, hex};
     if (hearth_remote_send(op, 3, header, NULL) && !op->link->unsent) {
         op->link->unsent = op;

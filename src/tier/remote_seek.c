@@ -94,8 +94,8 @@ static void ask_round_one(struct remote_op *op) {
     const struct remote_seek *seek = op->seek;
     for (size_t i = 0; i < seek->n; i++) {
         char index[REMOTE_KEY_BYTES], ends[REMOTE_KEY_BYTES];
-        hearth_remote_key_block(op->link->remote, REMOTE_INDEX, seek->places[i].base, index);
-        hearth_remote_key_block(op->link->remote, REMOTE_ENDS, seek->places[i].base, ends);
+        hearth_remote_key_block(&op->link->remote->model, REMOTE_INDEX, seek->places[i].base, index);
+        hearth_remote_key_block(&op->link->remote->model, REMOTE_ENDS, seek->places[i].base, ends);
         const char *all[] = {"HGETALL", index}, *scan[] = {"HSCAN", index, "0", "COUNT", SCAN_COUNT};
         const char *members[] = {"SMEMBERS", ends};
         if (!seek->places[i].tokens) {
@@ -113,8 +113,8 @@ static void ask_names(struct remote_op *op, size_t first, size_t n) {
     const size_t place = seek->wishes[first].place;
     char index[REMOTE_KEY_BYTES], covers[REMOTE_KEY_BYTES], hex[NAMES_AT_ONCE][33];
     const char *argv[NAMES_AT_ONCE + 2] = {"HMGET", index};
-    hearth_remote_key_block(op->link->remote, REMOTE_INDEX, seek->places[place].base, index);
-    hearth_remote_key_block(op->link->remote, REMOTE_COVERS, seek->places[place].base, covers);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_INDEX, seek->places[place].base, index);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_COVERS, seek->places[place].base, covers);
     for (size_t i = 0; i < n; i++) {
         hearth_digest_hex(seek->wishes[first + i].name, hex[i]);
         argv[i + 2] = hex[i];
@@ -197,7 +197,7 @@ static void take_ends(struct remote_op *op, size_t place, const redisReply *repl
         }
     }
     char covers[REMOTE_KEY_BYTES];
-    hearth_remote_key_block(op->link->remote, REMOTE_COVERS, seek->places[place].base, covers);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_COVERS, seek->places[place].base, covers);
     const char *argv[] = {"HMGET", covers, REMOTE_FIRST};
     ask(op, &(struct remote_ask){.what = FIRST, .place = place}, 3, argv);
 }

@@ -39,7 +39,7 @@ static bool send_expire_block(struct remote_op *op) {
     bool sent = true;
     for (size_t i = 0; sent && i < sizeof KINDS / sizeof *KINDS; i++) {
         char key[REMOTE_KEY_BYTES];
-        hearth_remote_key_block(op->link->remote, KINDS[i], op->base, key);
+        hearth_remote_key_block(&op->link->remote->model, KINDS[i], op->base, key);
         sent = send_expire_key(op, key);
     }
     return sent;
@@ -50,7 +50,7 @@ static void send_chunk_keys(struct remote_op *op, const char *command, struct he
     for (size_t i = 0; i < chunks; i++) {
         char key[REMOTE_KEY_BYTES];
         const char *argv[] = {command, key};
-        hearth_remote_key_chunk(op->link->remote, op->base, name, i, key);
+        hearth_remote_key_chunk(&op->link->remote->model, op->base, name, i, key);
         (void)hearth_remote_send(op, 2, argv, NULL);
     }
 }
@@ -59,7 +59,7 @@ static void send_chunk_keys(struct remote_op *op, const char *command, struct he
 static bool send_field(struct remote_op *op, const char *command, enum remote_key kind, struct hearth_digest name) {
     char key[REMOTE_KEY_BYTES], hex[33];
     const char *argv[] = {command, key, hex};
-    hearth_remote_key_block(op->link->remote, kind, op->base, key);
+    hearth_remote_key_block(&op->link->remote->model, kind, op->base, key);
     hearth_digest_hex(name, hex);
     return hearth_remote_send(op, 3, argv, NULL);
 }
@@ -68,7 +68,7 @@ static bool send_field(struct remote_op *op, const char *command, enum remote_ke
 static bool send_end(struct remote_op *op, const char *command) {
     char key[REMOTE_KEY_BYTES], end[24];
     const char *argv[] = {command, key, end};
-    hearth_remote_key_block(op->link->remote, REMOTE_ENDS, op->base, key);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_ENDS, op->base, key);
     (void)snprintf(end, sizeof end, "%" PRIu64, hearth_remote_end(op->record));
     return hearth_remote_send(op, 3, argv, NULL);
 }
@@ -110,7 +110,7 @@ static void send_chunks(struct remote_op *op) {
     (void)snprintf(ttl, sizeof ttl, "%lld", (long long)op->link->remote->params.ttl_s);
     for (size_t i = 0; i < op->chunks; i++) {
         const size_t at = i * REMOTE_CHUNK, n = len - at < REMOTE_CHUNK ? len - at : REMOTE_CHUNK;
-        hearth_remote_key_chunk(op->link->remote, op->base, op->name, i, key);
+        hearth_remote_key_chunk(&op->link->remote->model, op->base, op->name, i, key);
         const char *argv[] = {"SET", key, bytes + at, "EX", ttl};
         const size_t lens[] = {3, strlen(key), n, 2, strlen(ttl)};
         if (!hearth_remote_send(op, op->link->remote->params.ttl_s > 0 ? 5 : 3, argv, lens)) {
@@ -122,7 +122,7 @@ static void send_chunks(struct remote_op *op) {
 static bool send_cover(struct remote_op *op, const char *command, const char *field, struct hearth_digest name) {
     char key[REMOTE_KEY_BYTES], hex[33];
     const char *argv[] = {command, key, field, hex};
-    hearth_remote_key_block(op->link->remote, REMOTE_COVERS, op->base, key);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_COVERS, op->base, key);
     hearth_digest_hex(name, hex);
     return hearth_remote_send(op, 4, argv, NULL);
 }
@@ -139,7 +139,7 @@ static bool send_covers(struct remote_op *op, const char name[33]) {
 
 static void send_header(struct remote_op *op) {
     char key[REMOTE_KEY_BYTES], hex[33];
-    hearth_remote_key_block(op->link->remote, REMOTE_INDEX, op->base, key);
+    hearth_remote_key_block(&op->link->remote->model, REMOTE_INDEX, op->base, key);
     hearth_digest_hex(op->name, hex);
     const char *argv[] = {"HSET", key, hex, (const char *)op->header.data};
     const size_t lens[] = {4, strlen(key), 32, op->header.len};
@@ -216,7 +216,7 @@ static void touch_begin(struct remote_op *op) {
         (void)pthread_mutex_unlock(&remote->lock);
         bool sent = due && send_expire_block(op);
         for (size_t k = 0; sent && k < chunks; k++) {
-            hearth_remote_key_chunk(remote, op->base, op->names[i], k, key);
+            hearth_remote_key_chunk(&remote->model, op->base, op->names[i], k, key);
             sent = send_expire_key(op, key);
         }
     }
