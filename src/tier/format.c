@@ -1,4 +1,4 @@
-/* Files of items: docs/disk-format.md has the layout, `enum at` is the same in C.
+/* Files of items: docs/disk-format.md has the layout, the structs below are the same in C.
  *
  *     plain part (256) | inner part: base, text, tokens (sealed where there is a key) | zeros | payload
  *
@@ -16,72 +16,56 @@
 #include "tier/format.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/seal.h"
 #include "base/utf8.h"
 #include "tier/pack.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files hold little-endian numbers");
 
 static const uint8_t magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'k', 'v'};
 
-enum at {
-    AT_MAGIC = 0,
-    AT_CHECKSUM = 8, /* of all that follows it in the header */
-    AT_VERSION = 16,
-    AT_HEADER_BYTES = 20,
-    AT_PAYLOAD_BYTES = 24,
-    AT_NAME = 32, /* the end of what is fixed for ever */
-    AT_FINGERPRINT = 48,
-    AT_KEY_MARK = 64,
-    AT_STATE_BYTES = 80,
-    AT_PAYLOAD_CHECKSUM = 88,
-    AT_CREATED_US = 96,
-    AT_PAGE_TOKENS = 104,
-    AT_BASE_POS = 108,
-    AT_P0 = 112,
-    AT_P1 = 116,
-    AT_FLAGS = 120,
-    AT_KIND = 124,
-    AT_LABEL = 125,
-    AT_INNER_NONCE = 128,
-    AT_INNER_TAG = 140,
-    AT_PAYLOAD_NONCE = 156,
-    AT_PAYLOAD_TAG = 168,
-    AT_INNER = 256, /* zeros from 184 to here */
-    AT_BASE = AT_INNER,
-    AT_TEXT = AT_BASE + 16,
-    AT_TOKENS = AT_TEXT + HEARTH_RECORD_TEXT_BYTES,
+/* The plain part. */
+struct plain {
+    uint8_t magic[8];
+    uint64_t checksum; /* of all that follows it in the header */
+    uint32_t version, header_bytes;
+    uint64_t payload_bytes; /* the end of what is fixed for ever */
+    struct hearth_digest name, fingerprint, key_mark;
+    uint64_t state_bytes, payload_checksum, created_us;
+    int32_t page_tokens, base_pos, p0, p1;
+    uint32_t flags;
+    uint8_t kind, label, zeros[2];
+    uint8_t inner_nonce[HEARTH_SEAL_NONCE_BYTES], inner_tag[HEARTH_SEAL_TAG_BYTES];
+    uint8_t payload_nonce[HEARTH_SEAL_NONCE_BYTES], payload_tag[HEARTH_SEAL_TAG_BYTES];
+    uint8_t rest[72]; /* zeros */
 };
 
-enum { FIXED_BYTES = AT_NAME, PLAIN_BYTES = AT_INNER, PLAIN_END = AT_PAYLOAD_TAG + HEARTH_SEAL_TAG_BYTES };
+/* The inner part; the tokens stand behind it. */
+struct inner {
+    struct hearth_digest base;
+    char text[HEARTH_RECORD_TEXT_BYTES];
+};
+
+enum {
+    FIXED_BYTES = offsetof(struct plain, name),
+    SUMMED_FROM = offsetof(struct plain, version),
+    SEALS_BYTES = offsetof(struct plain, rest) - offsetof(struct plain, inner_nonce),
+    TOKENS_AT = sizeof(struct plain) + sizeof(struct inner),
+};
 enum { FLAG_SEALED = 1, FLAG_ZSTD = 2, FLAGS_ALL = 3 };
 
-_Static_assert(AT_TOKENS + HEARTH_RECORD_TOKENS_MAX * sizeof(hearth_token) <= HEARTH_FORMAT_HEADER_MAX,
+_Static_assert(sizeof(struct plain) == 256 && FIXED_BYTES == 32 && offsetof(struct plain, page_tokens) == 104 &&
+                   offsetof(struct plain, inner_nonce) == 128 && TOKENS_AT == 464,
+               "the layout has no gaps");
+_Static_assert(TOKENS_AT + HEARTH_RECORD_TOKENS_MAX * sizeof(hearth_token) <= HEARTH_FORMAT_HEADER_MAX,
                "the longest page has a header");
-_Static_assert(PLAIN_END <= PLAIN_BYTES, "the plain part holds its fields");
 _Static_assert(sizeof(((struct hearth_format_info *)0)->payload_nonce) == HEARTH_SEAL_NONCE_BYTES, "nonces");
 _Static_assert(sizeof(((struct hearth_format_info *)0)->payload_tag) == HEARTH_SEAL_TAG_BYTES, "tags");
-
-/* ---- numbers; one line each, so that the layout is read in one place */
-
-#define PUT(bytes, at, value) memcpy((bytes) + (at), &(value), sizeof(value))
-#define GET(bytes, at, value) memcpy(&(value), (bytes) + (at), sizeof(value))
-
-static struct hearth_digest get_digest(const uint8_t *bytes, size_t at) {
-    struct hearth_digest digest;
-    GET(bytes, at, digest.lo);
-    GET(bytes, at + 8, digest.hi);
-    return digest;
-}
-
-static void put_digest(uint8_t *bytes, size_t at, struct hearth_digest digest) {
-    PUT(bytes, at, digest.lo);
-    PUT(bytes, at + 8, digest.hi);
-}
 
 const char *hearth_format_verdict_text(enum hearth_format_verdict verdict) {
     static const char *const texts[] = {
@@ -118,40 +102,41 @@ static bool consistent(const struct hearth_record *record) {
 }
 
 static size_t inner_bytes(const struct hearth_record *record) {
-    return AT_TOKENS - AT_INNER + hearth_record_tokens(record) * sizeof *record->tokens;
+    return sizeof(struct inner) + hearth_record_tokens(record) * sizeof *record->tokens;
 }
 
 static size_t header_bytes(const struct hearth_record *record) {
-    size_t bytes = AT_INNER + inner_bytes(record);
+    size_t bytes = sizeof(struct plain) + inner_bytes(record);
     return (bytes + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
 }
 
 static uint64_t header_checksum(const uint8_t *header, size_t bytes) {
-    return hearth_checksum(header + AT_VERSION, bytes - AT_VERSION);
+    return hearth_checksum(header + SUMMED_FROM, bytes - SUMMED_FROM);
 }
 
 /* The plain part, as additional data of the inner part. */
-static void inner_aad(const uint8_t *header, uint8_t aad[PLAIN_BYTES]) {
-    memcpy(aad, header, PLAIN_BYTES);
-    memset(aad + AT_CHECKSUM, 0, sizeof(uint64_t));
-    memset(aad + AT_PAYLOAD_CHECKSUM, 0, sizeof(uint64_t));
-    memset(aad + AT_INNER_NONCE, 0, PLAIN_END - AT_INNER_NONCE);
+static struct plain inner_aad(const uint8_t *header) {
+    struct plain aad;
+    memcpy(&aad, header, sizeof aad);
+    aad.checksum = aad.payload_checksum = 0;
+    memset(aad.inner_nonce, 0, SEALS_BYTES);
+    return aad;
 }
 
 /* ---- writing ---- */
 
 /* Copies the text; what a reader would refuse is repaired. */
-static bool put_text(uint8_t *header, const char *text) {
+static bool put_text(const char *text, char out[HEARTH_RECORD_TEXT_BYTES]) {
     size_t len = strnlen(text, HEARTH_RECORD_TEXT_BYTES - 1);
     if (hearth_utf8_valid(text, len)) {
-        memcpy(header + AT_TEXT, text, len);
+        memcpy(out, text, len);
         return true;
     }
     struct hearth_buf repaired = {0};
     bool ok = hearth_utf8_append(&repaired, text, len);
     if (ok) {
         len = repaired.len < HEARTH_RECORD_TEXT_BYTES ? repaired.len : HEARTH_RECORD_TEXT_BYTES - 1;
-        memcpy(header + AT_TEXT, repaired.data, hearth_utf8_complete((char *)repaired.data, len));
+        memcpy(out, repaired.data, hearth_utf8_complete((char *)repaired.data, len));
     }
     hearth_buf_finish(&repaired);
     return ok;
@@ -160,52 +145,45 @@ static bool put_text(uint8_t *header, const char *text) {
 /* All fields but checksums, nonces and tags. */
 static bool put_fields(uint8_t *header, const struct hearth_format_params *params, const struct hearth_record *record,
                        uint64_t payload_bytes, uint32_t flags) {
-    struct timeval now = {0, 0};
-    (void)gettimeofday(&now, NULL);
-    const uint32_t version = version_of(record), bytes = (uint32_t)header_bytes(record);
-    const uint64_t created_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_usec;
-    const uint64_t state_bytes = record->state_bytes;
-    memcpy(header + AT_MAGIC, magic, sizeof magic);
-    PUT(header, AT_VERSION, version);
-    PUT(header, AT_HEADER_BYTES, bytes);
-    PUT(header, AT_PAYLOAD_BYTES, payload_bytes);
-    put_digest(header, AT_NAME, record->name);
-    put_digest(header, AT_FINGERPRINT, params->fingerprint);
-    PUT(header, AT_STATE_BYTES, state_bytes);
-    PUT(header, AT_CREATED_US, created_us);
-    PUT(header, AT_PAGE_TOKENS, params->page_tokens);
-    PUT(header, AT_BASE_POS, record->base_pos);
-    PUT(header, AT_P0, record->p0);
-    PUT(header, AT_P1, record->p1);
-    PUT(header, AT_FLAGS, flags);
-    header[AT_KIND] = (uint8_t)record->kind;
-    header[AT_LABEL] = record->label;
-    put_digest(header, AT_BASE, record->base);
-    if (hearth_record_tokens(record) > 0) {
-        memcpy(header + AT_TOKENS, record->tokens, hearth_record_tokens(record) * sizeof *record->tokens);
-    }
+    struct plain plain = {.version = version_of(record),
+                          .header_bytes = (uint32_t)header_bytes(record),
+                          .payload_bytes = payload_bytes,
+                          .name = record->name,
+                          .fingerprint = params->fingerprint,
+                          .state_bytes = record->state_bytes,
+                          .created_us = (uint64_t)hearth_clock_unix_us(),
+                          .page_tokens = params->page_tokens,
+                          .base_pos = record->base_pos,
+                          .p0 = record->p0,
+                          .p1 = record->p1,
+                          .flags = flags,
+                          .kind = (uint8_t)record->kind,
+                          .label = record->label};
+    struct inner inner = {.base = record->base};
+    memcpy(plain.magic, magic, sizeof magic);
     if (params->seal != NULL) {
-        put_digest(header, AT_KEY_MARK, hearth_seal_mark(params->seal));
+        plain.key_mark = hearth_seal_mark(params->seal);
     }
-    return put_text(header, record->text);
+    if (!put_text(record->text, inner.text)) {
+        return false;
+    }
+    memcpy(header, &plain, sizeof plain);
+    memcpy(header + sizeof plain, &inner, sizeof inner);
+    if (hearth_record_tokens(record) > 0) {
+        memcpy(header + TOKENS_AT, record->tokens, hearth_record_tokens(record) * sizeof *record->tokens);
+    }
+    return true;
 }
 
 /* Seals the inner part, then the payload (which may be empty). */
 static bool seal_both(const struct hearth_seal *seal, const struct hearth_record *record, uint8_t *header,
                       struct hearth_buf *payload) {
-    uint8_t aad[PLAIN_BYTES], nonce[HEARTH_SEAL_NONCE_BYTES], tag[HEARTH_SEAL_TAG_BYTES];
-    inner_aad(header, aad);
-    if (!hearth_seal_close(seal, aad, sizeof aad, header + AT_INNER, inner_bytes(record), nonce, tag)) {
-        return false;
-    }
-    PUT(header, AT_INNER_NONCE, nonce);
-    PUT(header, AT_INNER_TAG, tag);
-    if (!hearth_seal_close(seal, tag, sizeof tag, payload->data, payload->len, nonce, tag)) {
-        return false;
-    }
-    PUT(header, AT_PAYLOAD_NONCE, nonce);
-    PUT(header, AT_PAYLOAD_TAG, tag);
-    return true;
+    struct plain *plain = (struct plain *)(void *)header;
+    const struct plain aad = inner_aad(header);
+    return hearth_seal_close(seal, &aad, sizeof aad, header + sizeof *plain, inner_bytes(record), plain->inner_nonce,
+                             plain->inner_tag) &&
+           hearth_seal_close(seal, plain->inner_tag, sizeof plain->inner_tag, payload->data, payload->len,
+                             plain->payload_nonce, plain->payload_tag);
 }
 
 static bool reserve_zeroed(struct hearth_buf *buf, size_t bytes) {
@@ -246,10 +224,9 @@ int hearth_format_write(const struct hearth_format_params *params, const struct 
         err = HEARTH_ERR_ENGINE;
         goto failed;
     }
-    uint64_t checksum = hearth_checksum(own ? payload->data : state, payload_bytes);
-    PUT(header->data, AT_PAYLOAD_CHECKSUM, checksum);
-    checksum = header_checksum(header->data, header->len);
-    PUT(header->data, AT_CHECKSUM, checksum);
+    struct plain *plain = (struct plain *)(void *)header->data;
+    plain->payload_checksum = hearth_checksum(own ? payload->data : state, payload_bytes);
+    plain->checksum = header_checksum(header->data, header->len);
     return HEARTH_OK;
 failed:
     hearth_buf_finish(header);
@@ -261,8 +238,7 @@ failed:
 
 /* Reads what is the same in every version, and verifies the checksum. */
 static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, struct hearth_format_info *info) {
-    uint32_t version, claimed;
-    uint64_t checksum;
+    struct plain plain;
     if (len > 0 && memcmp(bytes, magic, len < sizeof magic ? len : sizeof magic) != 0) {
         return HEARTH_FORMAT_NOT_OURS;
     }
@@ -270,7 +246,8 @@ static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, s
     if (len < FIXED_BYTES) {
         return HEARTH_FORMAT_SHORT;
     }
-    GET(bytes, AT_HEADER_BYTES, claimed);
+    memcpy(&plain, bytes, FIXED_BYTES);
+    const uint32_t claimed = plain.header_bytes;
     if (claimed == 0 || claimed % HEARTH_FORMAT_BLOCK != 0 || claimed > HEARTH_FORMAT_HEADER_MAX) {
         return HEARTH_FORMAT_DAMAGED;
     }
@@ -278,74 +255,68 @@ static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, s
     if (len < claimed) {
         return HEARTH_FORMAT_SHORT;
     }
-    GET(bytes, AT_CHECKSUM, checksum);
-    if (checksum != header_checksum(bytes, claimed)) {
+    if (plain.checksum != header_checksum(bytes, claimed)) {
         return HEARTH_FORMAT_DAMAGED;
     }
-    GET(bytes, AT_PAYLOAD_BYTES, info->payload_bytes);
-    GET(bytes, AT_VERSION, version);
-    return version >= 1 && version <= HEARTH_FORMAT_VERSION ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_NEWER;
+    info->payload_bytes = plain.payload_bytes;
+    return plain.version >= 1 && plain.version <= HEARTH_FORMAT_VERSION ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_NEWER;
 }
 
-static bool zeros(const uint8_t *bytes, size_t from, size_t to) {
-    while (from < to && bytes[from] == 0) {
-        from++;
+static bool zeros(const uint8_t *bytes, size_t n) {
+    while (n > 0 && bytes[n - 1] == 0) {
+        n--;
     }
-    return from >= to;
+    return n == 0;
 }
 
 /* Reads the plain part. False: its values are impossible. */
 static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
-    uint64_t state_bytes;
-    uint32_t flags, version;
-    GET(bytes, AT_VERSION, version);
-    record->name = get_digest(bytes, AT_NAME);
-    info->fingerprint = get_digest(bytes, AT_FINGERPRINT);
-    info->key_mark = get_digest(bytes, AT_KEY_MARK);
-    GET(bytes, AT_STATE_BYTES, state_bytes);
-    GET(bytes, AT_PAYLOAD_CHECKSUM, info->payload_checksum);
-    GET(bytes, AT_CREATED_US, info->created_us);
-    GET(bytes, AT_PAGE_TOKENS, info->page_tokens);
-    GET(bytes, AT_BASE_POS, record->base_pos);
-    GET(bytes, AT_P0, record->p0);
-    GET(bytes, AT_P1, record->p1);
-    GET(bytes, AT_FLAGS, flags);
-    GET(bytes, AT_PAYLOAD_NONCE, info->payload_nonce);
-    GET(bytes, AT_PAYLOAD_TAG, info->payload_tag);
-    GET(bytes, AT_INNER_TAG, info->header_tag);
-    record->kind = (enum hearth_record_kind)bytes[AT_KIND];
-    record->label = bytes[AT_LABEL];
-    record->state_bytes = (size_t)state_bytes;
-    info->encrypted = (flags & FLAG_SEALED) != 0;
-    info->compressed = (flags & FLAG_ZSTD) != 0;
-    bool sizes = info->compressed ? info->payload_bytes > 0 && info->payload_bytes < state_bytes
-                                  : info->payload_bytes == state_bytes;
-    bool unused = info->encrypted
-                      ? !hearth_digest_equal(info->key_mark, (struct hearth_digest){0, 0})
-                      : zeros(bytes, AT_INNER_NONCE, PLAIN_END) && zeros(bytes, AT_KEY_MARK, AT_STATE_BYTES);
-    return (flags & ~(uint32_t)FLAGS_ALL) == 0 && sizes && unused && plausible(record, info->page_tokens) &&
-           version == version_of(record) && zeros(bytes, PLAIN_END, AT_INNER) &&
-           zeros(bytes, AT_LABEL + 1, AT_INNER_NONCE) && info->header_bytes == header_bytes(record) &&
-           zeros(bytes, AT_INNER + inner_bytes(record), info->header_bytes);
+    struct plain plain;
+    memcpy(&plain, bytes, sizeof plain);
+    *record = (struct hearth_record){.kind = (enum hearth_record_kind)plain.kind,
+                                     .label = plain.label,
+                                     .base_pos = plain.base_pos,
+                                     .p0 = plain.p0,
+                                     .p1 = plain.p1,
+                                     .state_bytes = (size_t)plain.state_bytes,
+                                     .name = plain.name};
+    info->fingerprint = plain.fingerprint;
+    info->key_mark = plain.key_mark;
+    info->page_tokens = plain.page_tokens;
+    info->payload_checksum = plain.payload_checksum;
+    info->created_us = plain.created_us;
+    info->encrypted = (plain.flags & FLAG_SEALED) != 0;
+    info->compressed = (plain.flags & FLAG_ZSTD) != 0;
+    memcpy(info->payload_nonce, plain.payload_nonce, sizeof plain.payload_nonce);
+    memcpy(info->payload_tag, plain.payload_tag, sizeof plain.payload_tag);
+    memcpy(info->header_tag, plain.inner_tag, sizeof plain.inner_tag);
+    bool sizes = info->compressed ? info->payload_bytes > 0 && info->payload_bytes < plain.state_bytes
+                                  : info->payload_bytes == plain.state_bytes;
+    bool marked = !hearth_digest_is_zero(plain.key_mark);
+    bool unused = info->encrypted ? marked : !marked && zeros(plain.inner_nonce, SEALS_BYTES);
+    return (plain.flags & ~(uint32_t)FLAGS_ALL) == 0 && sizes && unused && plausible(record, info->page_tokens) &&
+           plain.version == version_of(record) && zeros(plain.rest, sizeof plain.rest) &&
+           zeros(plain.zeros, sizeof plain.zeros) && info->header_bytes == header_bytes(record) &&
+           zeros(bytes + sizeof plain + inner_bytes(record), info->header_bytes - sizeof plain - inner_bytes(record));
 }
 
 /* Reads the decrypted inner part: at most HEARTH_FORMAT_HEADER_MAX bytes. */
-static enum hearth_format_verdict read_inner(const uint8_t *inner, struct hearth_format_info *info) {
+static enum hearth_format_verdict read_inner(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
-    size_t n = hearth_record_tokens(record);
-    const char *text = (const char *)inner + (AT_TEXT - AT_INNER);
-    size_t text_len = strnlen(text, HEARTH_RECORD_TEXT_BYTES);
-    if (text_len == HEARTH_RECORD_TEXT_BYTES || !hearth_utf8_valid(text, text_len)) {
+    struct inner inner;
+    memcpy(&inner, bytes, sizeof inner);
+    size_t n = hearth_record_tokens(record), text_len = strnlen(inner.text, sizeof inner.text);
+    if (text_len == sizeof inner.text || !hearth_utf8_valid(inner.text, text_len)) {
         return HEARTH_FORMAT_DAMAGED;
     }
     record->tokens = malloc(n > 0 ? n * sizeof *record->tokens : 1);
     if (record->tokens == NULL) {
         return HEARTH_FORMAT_NOMEM;
     }
-    memcpy(record->tokens, inner + (AT_TOKENS - AT_INNER), n * sizeof *record->tokens);
-    record->base = get_digest(inner, AT_BASE - AT_INNER);
-    memcpy(record->text, text, text_len);
+    memcpy(record->tokens, bytes + sizeof inner, n * sizeof *record->tokens);
+    record->base = inner.base;
+    memcpy(record->text, inner.text, text_len);
     info->readable = true;
     return consistent(record) ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_DAMAGED;
 }
@@ -363,15 +334,15 @@ static enum hearth_format_verdict read_sealed(const uint8_t *bytes, const struct
         return HEARTH_FORMAT_WRONG_KEY;
     }
     size_t len = inner_bytes(&info->record);
-    uint8_t aad[PLAIN_BYTES];
+    const struct plain aad = inner_aad(bytes);
     uint8_t *inner = malloc(len);
     if (inner == NULL) {
         return HEARTH_FORMAT_NOMEM;
     }
-    memcpy(inner, bytes + AT_INNER, len);
-    inner_aad(bytes, aad);
+    memcpy(inner, bytes + sizeof aad, len);
     enum hearth_format_verdict verdict = HEARTH_FORMAT_DAMAGED;
-    if (hearth_seal_open(seal, aad, sizeof aad, inner, len, bytes + AT_INNER_NONCE, bytes + AT_INNER_TAG)) {
+    if (hearth_seal_open(seal, &aad, sizeof aad, inner, len, bytes + offsetof(struct plain, inner_nonce),
+                         info->header_tag)) {
         verdict = read_inner(inner, info);
     }
     free(inner);
@@ -390,7 +361,7 @@ enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, con
     } else if (info->encrypted) {
         verdict = read_sealed(bytes, seal, info);
     } else {
-        verdict = read_inner((const uint8_t *)bytes + AT_INNER, info);
+        verdict = read_inner((const uint8_t *)bytes + sizeof(struct plain), info);
     }
     if (verdict != HEARTH_FORMAT_GOOD && verdict != HEARTH_FORMAT_WRONG_KEY) {
         size_t wanted = info->header_bytes;
