@@ -18,8 +18,6 @@
 #include "http/server.h"
 #include "session/db_pg.h"
 #include "tier/remote.h"
-#include "tier/remote_cluster.h"
-#include "tier/remote_hosts.h"
 
 #include <arpa/inet.h>
 #include <limits.h>

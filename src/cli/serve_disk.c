@@ -12,7 +12,6 @@
 #include "tier/disk.h"
 #include "tier/layered.h"
 #include "tier/remote.h"
-#include "tier/remote_cluster.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -74,7 +74,9 @@ int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct h
 /* Opens for reading: a plain file of this user, not through a link, never blocking. Errors: NOT_FOUND; STATE (it is
  * something else: quarantine it); IO. The descriptor is the caller's. */
 int hearth_file_open(struct hearth_directory *directory, const struct hearth_file_id *id, int *fd);
-/* The same, with the result of fstat. */
+/* How often an open file was used. */
+uint32_t hearth_file_hits(int fd);
+/* The same as hearth_file_open(), with the result of fstat. */
 int hearth_file_stat(struct hearth_directory *directory, const struct hearth_file_id *id, struct hearth_file *file,
                      uint32_t *hits);
 

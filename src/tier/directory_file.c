@@ -92,7 +92,7 @@ static uint64_t read_number(int fd, const char *name) {
     return strtoull(text, NULL, 10);
 }
 
-static uint32_t read_hits(int fd) {
+uint32_t hearth_file_hits(int fd) {
     const uint64_t value = read_number(fd, HITS_NAME);
     return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
@@ -119,7 +119,7 @@ int hearth_file_stat(struct hearth_directory *directory, const struct hearth_fil
     file->id = *id;
     hearth_directory_describe(&st, file);
     if (hits) {
-        *hits = read_hits(fd);
+        *hits = hearth_file_hits(fd);
     }
     (void)close(fd);
     return HEARTH_OK;
@@ -129,7 +129,7 @@ int hearth_file_stat(struct hearth_directory *directory, const struct hearth_fil
 
 /* Keeps bad/ small: the oldest go, by their names, which begin with the time. Never the newest. */
 static void tidy_bad(struct hearth_directory *directory) {
-    char **names;
+    struct dirent **names;
     size_t n;
     if (hearth_directory_names(directory, HEARTH_DIRECTORY_BAD, &names, &n) != HEARTH_OK) {
         return;
@@ -139,7 +139,7 @@ static void tidy_bad(struct hearth_directory *directory) {
     for (size_t i = n; i-- > 0;) {
         char path[320];
         struct stat st;
-        (void)snprintf(path, sizeof path, HEARTH_DIRECTORY_BAD "/%.300s", names[i]);
+        (void)snprintf(path, sizeof path, HEARTH_DIRECTORY_BAD "/%.300s", names[i]->d_name);
         if (fstatat(directory->fd, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
             continue;
         }
@@ -405,7 +405,7 @@ int hearth_file_touch(struct hearth_directory *directory, const struct hearth_fi
         return err;
     }
     if (hits > 0) {
-        const uint32_t before = read_hits(fd);
+        const uint32_t before = hearth_file_hits(fd);
         char text[16];
         const int n = snprintf(text, sizeof text, "%" PRIu32, hits > UINT32_MAX - before ? UINT32_MAX : before + hits);
         (void)fsetxattr(fd, HITS_NAME, text, (size_t)n, 0); /* for people: without it there is no number */

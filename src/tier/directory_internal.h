@@ -4,6 +4,7 @@
 
 #include "tier/directory.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -44,10 +45,10 @@ int hearth_directory_descend(const struct hearth_directory *directory, const cha
 /* Syncs a directory. Errors: NOT_FOUND, IO. */
 int hearth_directory_sync(struct hearth_directory *directory, const char *path);
 
-/* The names in a directory, but "." and "..", in the order of the bytes. `*names` and each of them are the caller's:
+/* The names in a directory, but "." and "..", sorted. `*names` and each of them are the caller's:
  * hearth_directory_names_free(). A directory that is not there has none. Errors: IO, NOMEM. */
-int hearth_directory_names(struct hearth_directory *directory, const char *path, char ***names, size_t *n);
-void hearth_directory_names_free(char **names, size_t n);
+int hearth_directory_names(struct hearth_directory *directory, const char *path, struct dirent ***names, size_t *n);
+void hearth_directory_names_free(struct dirent **names, size_t n);
 
 /* flock() that goes on after a signal; 0, or -1 with errno. */
 int hearth_directory_flock(int fd, int operation);

@@ -6,7 +6,6 @@
 
 #include "base/assert.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -121,71 +120,47 @@ static DIR *open_stream(struct hearth_directory *directory, const char *path) {
     return stream;
 }
 
-static bool dots(const char *name) {
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+static int is_name(const struct dirent *entry) {
+    return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
 }
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-void hearth_directory_names_free(char **names, size_t n) {
+void hearth_directory_names_free(struct dirent **names, size_t n) {
     for (size_t i = 0; i < n; i++) {
         free(names[i]);
     }
     free(names);
 }
 
-static bool push_name(char ***names, size_t *n, size_t *cap, const char *name) {
-    if (!HEARTH_BUF_ROOM(*names, *n, *cap)) {
-        return false;
-    }
-    (*names)[*n] = strdup(name);
-    return (*names)[*n] && ++*n;
-}
-
-int hearth_directory_names(struct hearth_directory *directory, const char *path, char ***names, size_t *n) {
+int hearth_directory_names(struct hearth_directory *directory, const char *path, struct dirent ***names, size_t *n) {
     *names = NULL;
     *n = 0;
-    DIR *stream = open_stream(directory, path);
-    if (!stream) {
-        return is_absent(errno) ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+    const int fd = hearth_directory_descend(directory, path);
+    const int found = fd >= 0 ? scandirat(fd, ".", names, is_name, alphasort) : -1;
+    const int error = errno;
+    if (fd >= 0) {
+        (void)close(fd);
     }
-    size_t cap = 0;
-    int err = HEARTH_OK;
-    for (const struct dirent *entry; err == HEARTH_OK && (errno = 0, entry = readdir(stream)) != NULL;) {
-        if (!dots(entry->d_name) && !push_name(names, n, &cap, entry->d_name)) {
-            err = HEARTH_ERR_NOMEM;
-        }
+    if (found < 0) {
+        return is_absent(error) ? HEARTH_OK : error == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
     }
-    if (err == HEARTH_OK && errno != 0) {
-        err = HEARTH_ERR_IO;
-    }
-    (void)closedir(stream);
-    if (err != HEARTH_OK) {
-        hearth_directory_names_free(*names, *n);
-        *names = NULL;
-        *n = 0;
-    } else if (*n > 0) {
-        qsort(*names, *n, sizeof **names, compare_names);
-    }
-    return err;
+    *n = (size_t)found;
+    return HEARTH_OK;
 }
 
 /* ---- models ---- */
 
 int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(void *user, struct hearth_model_id model),
                             void *user) {
-    char **names;
+    struct dirent **names;
     size_t n;
     const int err = hearth_directory_names(directory, ".", &names, &n);
     bool go_on = err == HEARTH_OK;
     for (size_t i = 0; i < n && go_on; i++) {
         struct stat st;
-        if (is_model_name(names[i]) && fstatat(directory->fd, names[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISDIR(st.st_mode)) {
+        if (is_model_name(names[i]->d_name) &&
+            fstatat(directory->fd, names[i]->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode)) {
             struct hearth_model_id model;
-            memcpy(model.hex, names[i], sizeof model.hex);
+            memcpy(model.hex, names[i]->d_name, sizeof model.hex);
             go_on = visit(user, model);
         }
     }

@@ -122,8 +122,8 @@ static void free_all(struct disk *disk) {
     hearth_disk_drop_removals(disk);
     hearth_events_finish(&disk->events);
     for (int i = 0; i < DISK_SHARDS; i++) {
-        while (disk->shards[i].ring.next != &disk->shards[i].ring) {
-            hearth_disk_forget_locked(disk, disk->shards[i].ring.next, false);
+        while (!TAILQ_EMPTY(&disk->shards[i].files)) {
+            hearth_disk_forget_locked(disk, TAILQ_FIRST(&disk->shards[i].files), false);
         }
     }
     for (int i = 0; i < DISK_GROUPS; i++) {
@@ -200,11 +200,11 @@ static void init(struct disk *disk) {
     HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0);
     disk->base = (struct hearth_backing){.ops = &disk_ops, .name = "disk"};
     hearth_events_init(&disk->events);
-    disk->reads_end = &disk->reads;
-    disk->removals_end = &disk->removals;
-    disk->queue.prev = disk->queue.next = &disk->queue;
+    STAILQ_INIT(&disk->reads);
+    STAILQ_INIT(&disk->removals);
+    TAILQ_INIT(&disk->queue);
     for (int i = 0; i < DISK_SHARDS; i++) {
-        disk->shards[i].ring.prev = disk->shards[i].ring.next = &disk->shards[i].ring;
+        TAILQ_INIT(&disk->shards[i].files);
     }
     disk->tick = 1;
     disk->head_guess = HEARTH_FORMAT_BLOCK;

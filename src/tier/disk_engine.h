@@ -38,8 +38,8 @@
 
 /* A file of this model, as far as this process knows. */
 struct disk_file {
-    struct hearth_link link;       /* disk->files */
-    struct disk_file *prev, *next; /* ring of its shard */
+    struct hearth_link link;     /* disk->files */
+    TAILQ_ENTRY(disk_file) list; /* its shard's */
     enum hearth_record_kind kind;
     uint64_t bytes;              /* rounded up to blocks */
     uint64_t born, seen;         /* ticks of rescans */
@@ -50,14 +50,14 @@ struct disk_file {
 };
 
 struct disk_shard {
-    struct disk_file ring; /* head */
-    int64_t time;          /* the last change; the maintenance thread's own */
-    bool again;            /* `time` is too recent to be sure; the maintenance thread's own */
+    TAILQ_HEAD(, disk_file) files;
+    int64_t time; /* the last change; the maintenance thread's own */
+    bool again;   /* `time` is too recent to be sure; the maintenance thread's own */
 };
 
 struct disk_read {
     struct hearth_events_entry ev; /* first */
-    struct disk_read *next;
+    STAILQ_ENTRY(disk_read) next;
     bool done;
     struct hearth_file_id id;
     uint64_t known_bytes; /* size in the table; 0: not there */
@@ -77,7 +77,7 @@ enum disk_fate { DISK_OPEN, DISK_THERE, DISK_WRITTEN, DISK_FAILED, DISK_REFUSED 
 struct disk_job {
     struct hearth_events_entry ev; /* first */
     struct hearth_link link;       /* disk->jobs, until it is answered */
-    struct disk_job *prev, *next;  /* ring of the queue */
+    TAILQ_ENTRY(disk_job) list;    /* disk->queue */
     int group;
     struct hearth_record *record;
     struct hearth_blob *blob; /* NULL: no state */
@@ -107,7 +107,7 @@ struct disk_group {
 
 struct disk_removal {
     struct hearth_events_entry ev; /* first */
-    struct disk_removal *next;
+    STAILQ_ENTRY(disk_removal) next;
     struct hearth_file_id id;
     int tries;
 };
@@ -138,14 +138,15 @@ struct disk {
     size_t touched_n, touched_cap;
 
     /* reading */
-    struct disk_read *reads, **reads_end, *read_next; /* all that is not delivered, in order; the first not taken */
-    uint64_t read_bytes;                              /* in flight or not polled */
-    size_t head_guess;                                /* header_bytes of the last file read */
-    size_t page_bytes;                                /* state of a whole page; 0: none was seen yet */
+    STAILQ_HEAD(, disk_read) reads; /* all that is not delivered, in order */
+    struct disk_read *read_next;    /* the first not taken */
+    uint64_t read_bytes;            /* in flight or not polled */
+    size_t head_guess;              /* header_bytes of the last file read */
+    size_t page_bytes;              /* state of a whole page; 0: none was seen yet */
     pthread_cond_t read_cond;
 
     /* writing */
-    struct disk_job queue; /* ring head */
+    TAILQ_HEAD(disk_queue, disk_job) queue;
     struct hearth_table jobs;
     struct disk_group groups[DISK_GROUPS];
     uint64_t puts;
@@ -157,7 +158,7 @@ struct disk {
     pthread_cond_t write_cond;
 
     /* removing */
-    struct disk_removal *removals, **removals_end;
+    STAILQ_HEAD(disk_removals, disk_removal) removals;
     bool removals_due; /* some removals may be carried out now */
 
     /* the budget */

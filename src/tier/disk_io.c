@@ -25,11 +25,12 @@
 
 #define POOL_THREADS 4
 
+STAILQ_HEAD(io_list, hearth_io_op);
+
 struct hearth_io {
     unsigned depth, in_flight;
     bool uring;
     int nice;
-    struct hearth_io_op *ended, **ended_end; /* over, not reaped yet */
 #ifdef HEARTH_HAVE_URING
     struct io_uring ring;
 #endif
@@ -39,25 +40,8 @@ struct hearth_io {
     pthread_t threads[POOL_THREADS];
     unsigned thread_count;
     bool stop;
-    struct hearth_io_op *waiting, **waiting_end;
+    struct io_list waiting, ended; /* ended: over, not reaped yet */
 };
-
-static void push(struct hearth_io_op ***end, struct hearth_io_op *op) {
-    op->next = NULL;
-    **end = op;
-    *end = &op->next;
-}
-
-static struct hearth_io_op *pop(struct hearth_io_op **head, struct hearth_io_op ***end) {
-    struct hearth_io_op *op = *head;
-    if (op) {
-        *head = op->next;
-        if (!*head) {
-            *end = head;
-        }
-    }
-    return op;
-}
 
 /* ---- what came of a call ---- */
 
@@ -120,12 +104,13 @@ static void *pool_main(void *arg) {
     hearth_io_step_back(io->nice);
     (void)pthread_mutex_lock(&io->lock);
     for (;;) {
-        struct hearth_io_op *op = pop(&io->waiting, &io->waiting_end);
+        struct hearth_io_op *op = STAILQ_FIRST(&io->waiting);
         if (op) {
+            STAILQ_REMOVE_HEAD(&io->waiting, next);
             (void)pthread_mutex_unlock(&io->lock);
             run_plain(op);
             (void)pthread_mutex_lock(&io->lock);
-            push(&io->ended_end, op);
+            STAILQ_INSERT_TAIL(&io->ended, op, next);
             (void)pthread_cond_signal(&io->news);
         } else if (io->stop) {
             break;
@@ -140,8 +125,11 @@ static void *pool_main(void *arg) {
 static struct hearth_io_op *pool_reap(struct hearth_io *io, bool wait) {
     (void)pthread_mutex_lock(&io->lock);
     struct hearth_io_op *op;
-    while (!(op = pop(&io->ended, &io->ended_end)) && wait && io->in_flight > 0) {
+    while (!(op = STAILQ_FIRST(&io->ended)) && wait && io->in_flight > 0) {
         (void)pthread_cond_wait(&io->news, &io->lock);
+    }
+    if (op) {
+        STAILQ_REMOVE_HEAD(&io->ended, next);
     }
     (void)pthread_mutex_unlock(&io->lock);
     return op;
@@ -149,7 +137,7 @@ static struct hearth_io_op *pool_reap(struct hearth_io *io, bool wait) {
 
 static void pool_submit(struct hearth_io *io, struct hearth_io_op *op) {
     (void)pthread_mutex_lock(&io->lock);
-    push(&io->waiting_end, op);
+    STAILQ_INSERT_TAIL(&io->waiting, op, next);
     (void)pthread_cond_signal(&io->work);
     (void)pthread_mutex_unlock(&io->lock);
 }
@@ -206,8 +194,8 @@ struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice) {
     }
     io->depth = depth;
     io->nice = nice;
-    io->ended_end = &io->ended;
-    io->waiting_end = &io->waiting;
+    STAILQ_INIT(&io->ended);
+    STAILQ_INIT(&io->waiting);
     HEARTH_ASSERT(pthread_mutex_init(&io->lock, NULL) == 0 && pthread_cond_init(&io->work, NULL) == 0 &&
                   pthread_cond_init(&io->news, NULL) == 0);
 #ifdef HEARTH_HAVE_URING

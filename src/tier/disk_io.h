@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/uio.h>
 
 enum hearth_io_kind { HEARTH_IO_READ, HEARTH_IO_WRITE, HEARTH_IO_SYNC };
@@ -24,7 +25,7 @@ struct hearth_io_op {
     uint64_t done; /* bytes; a read ends early only where the file ends, a write never */
     int error;     /* errno; 0: success */
     /* the queue's own */
-    struct hearth_io_op *next;
+    STAILQ_ENTRY(hearth_io_op) next;
 };
 
 struct hearth_io;

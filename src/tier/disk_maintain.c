@@ -32,9 +32,8 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
             (void)hearth_disk_files_add(new_ones, &seen->v[i]);
         }
     }
-    struct disk_file *ring = &disk->shards[shard].ring;
-    for (struct disk_file *file = ring->next, *next; file != ring; file = next) {
-        next = file->next;
+    for (struct disk_file *file = TAILQ_FIRST(&disk->shards[shard].files), *next; file; file = next) {
+        next = TAILQ_NEXT(file, list);
         if (file->born >= tick || file->seen == tick) {
             continue;
         }
@@ -50,7 +49,7 @@ static void rescan_shard(struct disk *disk, int shard, struct disk_files *new_on
     struct disk_shard *state = &disk->shards[shard];
     const int64_t time = hearth_directory_shard_time(directory, disk->model, shard);
     hearth_disk_lock(disk);
-    const bool vanished = time == 0 && state->ring.next != &state->ring; /* it came and went since the last look */
+    const bool vanished = time == 0 && !TAILQ_EMPTY(&state->files); /* it came and went since the last look */
     const bool looks = (time != state->time || state->again || vanished) && directory == disk->directory;
     const uint64_t tick = disk->tick += looks;
     hearth_disk_unlock(disk);

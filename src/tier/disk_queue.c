@@ -35,15 +35,14 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_backing_event){.type = type, .name = job->link.key};
     hearth_events_post(&disk->events, &job->ev);
-    if (disk->removals) { /* a removal may have waited for this job */
+    if (!STAILQ_EMPTY(&disk->removals)) { /* a removal may have waited for this job */
         disk->removals_due = true;
         (void)pthread_cond_signal(&disk->maintain_cond);
     }
 }
 
 void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job) {
-    job->prev->next = job->next;
-    job->next->prev = job->prev;
+    TAILQ_REMOVE(&disk->queue, job, list);
     disk->groups[job->group].queued--;
 }
 
@@ -56,8 +55,8 @@ void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name) 
     if (!hearth_table_find(&disk->jobs, name)) {
         return;
     }
-    for (struct disk_job *job = disk->queue.next, *next; job != &disk->queue; job = next) {
-        next = job->next;
+    for (struct disk_job *job = TAILQ_FIRST(&disk->queue), *next; job; job = next) {
+        next = TAILQ_NEXT(job, list);
         if (hearth_digest_equal(job->link.key, name)) {
             drop_locked(disk, job);
         }
@@ -69,15 +68,16 @@ bool hearth_disk_writes_locked(struct disk *disk, struct hearth_digest name) {
     for (struct hearth_link *link = hearth_table_find(&disk->jobs, name); link; link = hearth_table_next(link)) {
         jobs++;
     }
-    for (struct disk_job *job = disk->queue.next; jobs > 0 && job != &disk->queue; job = job->next) {
+    struct disk_job *job;
+    TAILQ_FOREACH(job, &disk->queue, list) {
         jobs -= hearth_digest_equal(job->link.key, name);
     }
     return jobs > 0;
 }
 
 void hearth_disk_drop_queue_locked(struct disk *disk) {
-    while (disk->queue.next != &disk->queue) {
-        drop_locked(disk, disk->queue.next);
+    while (!TAILQ_EMPTY(&disk->queue)) {
+        drop_locked(disk, TAILQ_FIRST(&disk->queue));
     }
 }
 
@@ -124,7 +124,7 @@ static int group_of(struct disk *disk, const struct hearth_record *record) {
 
 /* Drops jobs until the queue fits, perhaps the newest one, too. */
 static void shed_locked(struct disk *disk) {
-    while (disk->stats.queued_bytes > disk->params.queue_bytes && disk->queue.next != &disk->queue) {
+    while (disk->stats.queued_bytes > disk->params.queue_bytes && !TAILQ_EMPTY(&disk->queue)) {
         int oldest = -1;
         for (int i = 0; i < DISK_GROUPS; i++) {
             if (disk->groups[i].queued > 0 &&
@@ -133,14 +133,14 @@ static void shed_locked(struct disk *disk) {
             }
         }
         HEARTH_ASSERT(oldest >= 0);
-        struct disk_job *deepest = NULL;
-        for (struct disk_job *job = disk->queue.next; job != &disk->queue; job = job->next) {
+        struct disk_job *deepest = NULL, *job;
+        TAILQ_FOREACH(job, &disk->queue, list) {
             if (job->group == oldest && (!deepest || job->record->p1 >= deepest->record->p1)) {
                 deepest = job;
             }
         }
         HEARTH_ASSERT(deepest != NULL);
-        if (deepest->prev == &disk->queue && deepest->next == &disk->queue && !disk->writing) {
+        if (TAILQ_FIRST(&disk->queue) == TAILQ_LAST(&disk->queue, disk_queue) && !disk->writing) {
             break; /* a single item may have any size */
         }
         drop_locked(disk, deepest);
@@ -196,9 +196,7 @@ bool hearth_disk_put(struct hearth_backing *backing, const struct hearth_record 
         hearth_disk_note_size_locked(disk, record);
         disk->groups[job->group].queued++;
         disk->stats.queued_bytes += job->bytes;
-        job->prev = disk->queue.prev;
-        job->next = &disk->queue;
-        job->prev->next = job->next->prev = job;
+        TAILQ_INSERT_TAIL(&disk->queue, job, list);
         shed_locked(disk);
         (void)pthread_cond_signal(&disk->write_cond);
     }

@@ -34,8 +34,7 @@ bool hearth_disk_get(struct hearth_backing *backing, struct hearth_digest name) 
     read->fd = -1;
     read->ev.event = (struct hearth_backing_event){.type = HEARTH_BACKING_READ, .name = name};
     hearth_disk_lock(disk);
-    *disk->reads_end = read;
-    disk->reads_end = &read->next;
+    STAILQ_INSERT_TAIL(&disk->reads, read, next);
     if (!disk->read_next) {
         disk->read_next = read;
     }
@@ -53,7 +52,7 @@ static struct disk_read *take(struct disk *disk, bool wait) {
     }
     if (!disk->stop && disk->read_next && disk->read_bytes < DISK_READ_BYTES) {
         read = disk->read_next;
-        disk->read_next = read->next;
+        disk->read_next = STAILQ_NEXT(read, next);
         const struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
         if (file) {
             read->id = hearth_disk_id(disk, read->ev.event.name, file->kind);
@@ -112,24 +111,19 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         (void)pthread_cond_broadcast(&disk->read_cond);
     }
     read->done = true;
-    while (disk->reads && disk->reads->done) {
-        struct disk_read *first = disk->reads;
-        disk->reads = first->next;
-        if (!disk->reads) {
-            disk->reads_end = &disk->reads;
-        }
+    for (struct disk_read *first; (first = STAILQ_FIRST(&disk->reads)) != NULL && first->done;) {
+        STAILQ_REMOVE_HEAD(&disk->reads, next);
         hearth_events_post(&disk->events, &first->ev);
     }
     hearth_disk_unlock(disk);
 }
 
 void hearth_disk_drop_reads(struct disk *disk) {
-    for (struct disk_read *read = disk->reads, *next; read; read = next) {
-        next = read->next;
+    for (struct disk_read *read; (read = STAILQ_FIRST(&disk->reads)) != NULL;) {
+        STAILQ_REMOVE_HEAD(&disk->reads, next);
         hearth_backing_event_finish(&read->ev.event);
         free(read);
     }
-    disk->reads = NULL;
 }
 
 /* ---- one file ---- */

@@ -26,8 +26,7 @@ bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest nam
     removal->ev.event = (struct hearth_backing_event){.type = HEARTH_BACKING_REMOVED, .name = name};
     hearth_disk_lock(disk);
     hearth_disk_drop_jobs_locked(disk, name);
-    *disk->removals_end = removal;
-    disk->removals_end = &removal->next;
+    STAILQ_INSERT_TAIL(&disk->removals, removal, next);
     disk->removals_due = true;
     (void)pthread_cond_signal(&disk->maintain_cond);
     hearth_disk_unlock(disk);
@@ -61,46 +60,31 @@ static bool carry_out(struct disk *disk, struct disk_removal *removal) {
     return true;
 }
 
-static void answer(struct disk *disk, struct disk_removal *removal) {
-    hearth_disk_lock(disk);
-    hearth_events_post(&disk->events, &removal->ev);
-    hearth_disk_unlock(disk);
-}
-
 void hearth_disk_removals(struct disk *disk) {
+    struct disk_removals due = STAILQ_HEAD_INITIALIZER(due), left = STAILQ_HEAD_INITIALIZER(left);
     hearth_disk_lock(disk);
-    struct disk_removal *removal = disk->removals, *left = NULL, **left_end = &left;
-    disk->removals = NULL;
-    disk->removals_end = &disk->removals;
+    STAILQ_CONCAT(&due, &disk->removals);
     disk->removals_due = false;
     hearth_disk_unlock(disk);
-    while (removal) {
-        struct disk_removal *next = removal->next;
-        removal->next = NULL;
+    for (struct disk_removal *removal; (removal = STAILQ_FIRST(&due)) != NULL;) {
+        STAILQ_REMOVE_HEAD(&due, next);
         if (carry_out(disk, removal)) {
-            answer(disk, removal);
+            hearth_disk_lock(disk);
+            hearth_events_post(&disk->events, &removal->ev);
+            hearth_disk_unlock(disk);
         } else {
-            *left_end = removal;
-            left_end = &removal->next;
+            STAILQ_INSERT_TAIL(&left, removal, next);
         }
-        removal = next;
-    }
-    if (!left) {
-        return;
     }
     hearth_disk_lock(disk);
-    *left_end = disk->removals;
-    if (!disk->removals) {
-        disk->removals_end = left_end;
-    }
-    disk->removals = left;
+    STAILQ_CONCAT(&left, &disk->removals);
+    STAILQ_CONCAT(&disk->removals, &left); /* which is empty by now: they come first */
     hearth_disk_unlock(disk);
 }
 
 void hearth_disk_drop_removals(struct disk *disk) {
-    while (disk->removals) {
-        struct disk_removal *removal = disk->removals;
-        disk->removals = removal->next;
+    for (struct disk_removal *removal; (removal = STAILQ_FIRST(&disk->removals)) != NULL;) {
+        STAILQ_REMOVE_HEAD(&disk->removals, next);
         free(removal);
     }
 }

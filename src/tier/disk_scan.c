@@ -118,9 +118,8 @@ static enum disk_verdict quarantine(struct disk *disk, const struct hearth_file_
 }
 
 enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_file_id *id, bool tell) {
-    struct hearth_directory *directory = hearth_disk_directory(disk);
     int fd;
-    const int err = hearth_file_open(directory, id, &fd);
+    const int err = hearth_file_open(hearth_disk_directory(disk), id, &fd);
     if (err == HEARTH_ERR_STATE) {
         return quarantine(disk, id, "not a plain file of this user");
     }
@@ -129,6 +128,7 @@ enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_fil
     }
     struct header_read header = {.verdict = HEARTH_FORMAT_SHORT};
     read_header(disk, fd, &header);
+    header.hits = hearth_file_hits(fd);
     hearth_io_close(fd);
     enum disk_verdict verdict = DISK_UNREADABLE;
     if (header.error != 0) {
@@ -145,10 +145,6 @@ enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_fil
         }
     } else {
         const char *why = mismatch(disk, id, &header);
-        struct hearth_file file;
-        if (!why && tell) {
-            (void)hearth_file_stat(directory, id, &file, &header.hits);
-        }
         verdict = why ? quarantine(disk, id, why) : take_in(disk, id, &header, tell);
     }
     hearth_format_info_finish(&header.info);

@@ -4,7 +4,7 @@
  * The directory is the only truth; the table is what this process knows of it, and may be behind: a file that is gone
  * is a miss, one that is new is found.
  *
- * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
+ * Invariants: a file is in `files` and in its shard's list, or in neither. An event is made where what it tells of is
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
 #include "tier/disk_engine.h"
 
@@ -79,27 +79,19 @@ bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, 
     if (!file) {
         return false;
     }
-    struct disk_file *ring = &disk->shards[hearth_disk_shard(id->name)].ring;
-    *file = (struct disk_file){.link.key = id->name,
-                               .prev = ring->prev,
-                               .next = ring,
-                               .kind = id->kind,
-                               .bytes = bytes,
-                               .born = disk->tick,
-                               .touched_us = touched_us};
+    *file = (struct disk_file){
+        .link.key = id->name, .kind = id->kind, .bytes = bytes, .born = disk->tick, .touched_us = touched_us};
     if (!hearth_table_add(&disk->files, &file->link)) {
         free(file);
         return false;
     }
-    file->prev->next = file;
-    file->next->prev = file;
+    TAILQ_INSERT_TAIL(&disk->shards[hearth_disk_shard(id->name)].files, file, list);
     return true;
 }
 
 void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts) {
     hearth_table_remove(&disk->files, &file->link);
-    file->prev->next = file->next;
-    file->next->prev = file->prev;
+    TAILQ_REMOVE(&disk->shards[hearth_disk_shard(file->link.key)].files, file, list);
     if (counts) {
         disk->stats.bytes -= disk->stats.bytes < file->bytes ? disk->stats.bytes : file->bytes;
         disk->stats.files -= disk->stats.files > 0;

@@ -522,7 +522,7 @@ static bool collect(struct disk *disk, struct write_batch *batch) {
     bool due = false;
     int64_t until = 0;
     for (;;) {
-        const bool paced = paced_locked(disk, &until), idle = disk->queue.next == &disk->queue;
+        const bool paced = paced_locked(disk, &until), idle = TAILQ_EMPTY(&disk->queue);
         if (!paced && (!idle || disk->stop_writer || due)) {
             break;
         }
@@ -536,8 +536,8 @@ static bool collect(struct disk *disk, struct write_batch *batch) {
     }
     const uint64_t most = disk->stats.budget_bytes / 8 < BATCH_BYTES ? disk->stats.budget_bytes / 8 : BATCH_BYTES;
     const bool late = disk->stop_writer && hearth_clock_us() >= disk->deadline_us;
-    while (!late && disk->queue.next != &disk->queue && batch->n < BATCH_FILES) {
-        struct disk_job *job = disk->queue.next;
+    while (!late && !TAILQ_EMPTY(&disk->queue) && batch->n < BATCH_FILES) {
+        struct disk_job *job = TAILQ_FIRST(&disk->queue);
         bool twice = false;
         for (size_t i = 0; i < batch->n; i++) {
             twice = twice || hearth_digest_equal(batch->jobs[i]->link.key, job->link.key);

@@ -67,8 +67,7 @@ void hearth_news_set_wake(struct hearth_news *news, void (*wake)(void *user), vo
 
 void hearth_events_init(struct hearth_events *events) {
     hearth_news_init(&events->news);
-    events->first = NULL;
-    events->end = &events->first;
+    STAILQ_INIT(&events->list);
     events->count = 0;
 }
 
@@ -81,10 +80,8 @@ void hearth_events_finish(struct hearth_events *events) {
 }
 
 void hearth_events_post(struct hearth_events *events, struct hearth_events_entry *entry) {
-    entry->next = NULL;
     (void)pthread_mutex_lock(&events->news.lock);
-    *events->end = entry;
-    events->end = &entry->next;
+    STAILQ_INSERT_TAIL(&events->list, entry, next);
     events->count++;
     come_locked(&events->news);
     (void)pthread_mutex_unlock(&events->news.lock);
@@ -101,13 +98,12 @@ bool hearth_events_tell(struct hearth_events *events, const struct hearth_backin
 
 struct hearth_events_entry *hearth_events_take(struct hearth_events *events) {
     (void)pthread_mutex_lock(&events->news.lock);
-    struct hearth_events_entry *entry = events->first;
+    struct hearth_events_entry *entry = STAILQ_FIRST(&events->list);
     if (entry) {
-        events->first = entry->next;
-        events->end = events->first ? events->end : &events->first;
+        STAILQ_REMOVE_HEAD(&events->list, next);
         events->count--;
     }
-    events->news.there = events->first != NULL;
+    events->news.there = events->count > 0;
     (void)pthread_mutex_unlock(&events->news.lock);
     return entry;
 }

@@ -8,6 +8,7 @@
 #include "tier/backing.h"
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 /* Whether there are events. `wake` is called under the lock, when they come where there were none. */
 struct hearth_news {
@@ -30,14 +31,14 @@ void hearth_news_set_wake(struct hearth_news *news, void (*wake)(void *user), vo
 
 /* An event in the queue. malloc() allocates it as the first member of a larger struct; it is freed when it is taken. */
 struct hearth_events_entry {
-    struct hearth_events_entry *next;
+    STAILQ_ENTRY(hearth_events_entry) next;
     uint64_t charge; /* bytes that the event counts for in a limit of its tier (the disk's reads); 0: none */
     struct hearth_backing_event event;
 };
 
 struct hearth_events {
     struct hearth_news news; /* its lock guards the list, too */
-    struct hearth_events_entry *first, **end;
+    STAILQ_HEAD(, hearth_events_entry) list;
     size_t count;
 };
 

@@ -26,14 +26,16 @@ static struct remote *remote_of(struct hearth_backing *backing) {
 
 /* ---- the threads ---- */
 
-/* The next operation that may begin; NULL: none. The writer has one under way at a time. */
+/* Moves the next operation that may begin from the inbox to what is under way; NULL: none. The writer has one under way
+ * at a time. */
 static struct remote_op *take(struct remote_link *link, bool *stop) {
     struct remote *remote = link->remote;
     (void)pthread_mutex_lock(&remote->lock);
-    struct remote_op *op = link == &remote->writer && link->ops ? NULL : link->inbox;
+    const bool busy = link == &remote->writer && !TAILQ_EMPTY(&link->ops);
+    struct remote_op *op = busy ? NULL : TAILQ_FIRST(&link->inbox);
     if (op) {
-        link->inbox = op->next;
-        link->inbox_end = link->inbox ? link->inbox_end : &link->inbox;
+        TAILQ_REMOVE(&link->inbox, op, list);
+        TAILQ_INSERT_TAIL(&link->ops, op, list);
     }
     *stop = link->stop;
     (void)pthread_mutex_unlock(&remote->lock);
@@ -49,7 +51,7 @@ static void go_on(struct remote_link *link) {
 /* A writer with nothing to write makes memory ready for a page that will be read. */
 static bool prefault(struct remote_link *link) {
     struct remote *remote = link->remote;
-    if (link != &remote->writer || link->ops) {
+    if (link != &remote->writer || !TAILQ_EMPTY(&link->ops)) {
         return false;
     }
     (void)pthread_mutex_lock(&remote->lock);
@@ -65,13 +67,12 @@ static void *run(void *user) {
     for (;;) {
         bool stop;
         for (struct remote_op *op; (op = take(link, &stop)) != NULL;) {
-            hearth_remote_op_enter(link, op);
             link->task->begin(op);
         }
         go_on(link);
         const int64_t now_us = hearth_clock_us();
         end_us = stop && end_us == 0 ? now_us + (reads ? 0 : END_US) : end_us;
-        if (stop && (!link->ops || now_us >= end_us)) {
+        if (stop && (TAILQ_EMPTY(&link->ops) || now_us >= end_us)) {
             break;
         }
         hearth_remote_link_turn(link, stop ? end_us : prefault(link) ? now_us : INT64_MAX);
@@ -80,7 +81,6 @@ static void *run(void *user) {
     go_on(link);
     struct remote_op *op;
     for (bool stop; (op = take(link, &stop)) != NULL;) {
-        hearth_remote_op_enter(link, op);
         op->lost = true;
         link->task->begin(op);
     }
@@ -295,8 +295,8 @@ static const struct hearth_backing_ops OPS = {
 static int start(struct remote *remote, struct remote_link *link, const struct remote_task *task) {
     link->remote = remote;
     link->task = task;
-    link->inbox_end = &link->inbox;
-    link->ops_end = &link->ops;
+    TAILQ_INIT(&link->inbox);
+    TAILQ_INIT(&link->ops);
     link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     link->has_thread = link->wake_fd >= 0 && pthread_create(&link->thread, NULL, run, link) == 0;
     if (!link->has_thread && link->wake_fd >= 0) {

@@ -69,4 +69,46 @@ struct hearth_remote_address {
 int hearth_remote_address_parse(const char *url, struct hearth_remote_address *out, struct hearth_errmsg *msg);
 void hearth_remote_address_finish(struct hearth_remote_address *address); /* wipes the password */
 
+/* ---- the hosts of a cluster ---- */
+
+#define HEARTH_REMOTE_SLOTS 16384
+#define HEARTH_REMOTE_NODES_MAX 64
+#define HEARTH_REMOTE_WHERE_BYTES 192 /* host:port, with brackets around an IPv6 address */
+
+struct hearth_remote_hosts {
+    char *prefix; /* of a host's URL: scheme://user:password@ */
+    char **hosts; /* host:port */
+    size_t n;
+};
+
+/* Whether a URL names several hosts. */
+bool hearth_remote_hosts_several(const char *url);
+/* Whether it names one that may be of a cluster: no file, and no database. */
+bool hearth_remote_hosts_seed(const char *url);
+/* The numeric address of a host, of several the one whose turn it is. How many there are; 0: the name is not known. */
+unsigned hearth_remote_numeric(const char *host, unsigned turn, char out[HEARTH_REMOTE_WHERE_BYTES]);
+/* Errors: INVALID, NOMEM, with one line in `msg` that does not show a password. */
+int hearth_remote_hosts_parse(const char *url, struct hearth_remote_hosts *out, struct hearth_errmsg *msg);
+void hearth_remote_hosts_finish(struct hearth_remote_hosts *hosts); /* wipes the password */
+/* The URL of one host, in the list or not; the caller frees it. NULL: out of memory. */
+char *hearth_remote_hosts_url(const struct hearth_remote_hosts *hosts, const char *where);
+
+/* Prints host:port of a node as another node names it; an empty host means the host of `asked`, the node that says so.
+ */
+void hearth_remote_where(const char *host, int port, const char *asked, char where[HEARTH_REMOTE_WHERE_BYTES]);
+/* The slot of all values of a block. */
+int hearth_remote_slot(struct hearth_digest base);
+
+/* ---- the tier over them ---- */
+
+/* Whether a URL is that of a cluster: it names several hosts, or one that says so now. */
+bool hearth_remote_cluster_at(const struct hearth_remote_params *params);
+/* As hearth_remote_create(), with `url` redis://[[user]:password@]host[:port],host[:port],… (or rediss://): some of the
+ * cluster's nodes, which name the others; one is enough. Each node is a tier of its own with two threads. */
+int hearth_remote_cluster_create(const struct hearth_remote_params *params, struct hearth_backing **out,
+                                 struct hearth_errmsg *msg);
+
+/* Adds the ports of the hosts in the URL to `ports`, which has `*n` of at most `most`. Errors: INVALID, NOMEM. */
+int hearth_remote_cluster_ports(const char *url, uint16_t *ports, size_t most, size_t *n, struct hearth_errmsg *msg);
+
 #endif

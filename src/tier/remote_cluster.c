@@ -16,10 +16,9 @@
  * Invariants: nodes are added and never removed: one without slots is left alone. The map and the list of nodes change
  * under `lock`, nodes only by the thread; everything else is the engine's. No operation is passed on once `stop` is
  * set. */
-#include "tier/remote_cluster.h"
+#include "tier/remote.h"
 
 #include "tier/events.h"
-#include "tier/remote_hosts.h"
 #include "tier/remote_list.h"
 
 #include "base/clock.h"
@@ -54,7 +53,7 @@ struct cluster_asked {
 
 /* A seek that is under way. */
 struct cluster_seek {
-    struct cluster_seek *next;
+    STAILQ_ENTRY(cluster_seek) next;
     uint64_t ticket;
     struct hearth_backing_place *places;
     struct cluster_asked *asked; /* of each place */
@@ -83,7 +82,7 @@ struct cluster {
     /* the engine's */
     bool scanned; /* SCANNED was delivered: a cluster reports nothing by itself */
     struct hearth_table items;
-    struct cluster_seek *seeks, **seeks_end;
+    STAILQ_HEAD(, cluster_seek) seeks;
     uint64_t ticket;
 };
 
@@ -442,14 +441,14 @@ static uint64_t cluster_seek(struct hearth_backing *backing, const struct hearth
         return 0;
     }
     seek->ticket = ++cluster->ticket;
-    *cluster->seeks_end = seek;
-    cluster->seeks_end = &seek->next;
+    STAILQ_INSERT_TAIL(&cluster->seeks, seek, next);
     return seek->ticket;
 }
 
 /* Handles a node's answer. Places that are at another node are asked for there. */
 static void hear(struct cluster *cluster, int node, const struct hearth_backing_event *event) {
-    for (struct cluster_seek *seek = cluster->seeks; seek; seek = seek->next) {
+    struct cluster_seek *seek;
+    STAILQ_FOREACH(seek, &cluster->seeks, next) {
         const bool follows = event->elsewhere && seek->hops < HOPS_MAX;
         bool again = false;
         for (size_t i = 0; i < seek->n; i++) {
@@ -511,7 +510,7 @@ static bool passes(struct cluster *cluster, size_t node, const struct hearth_bac
 
 /* Takes the event of the oldest seek once that has ended. */
 static bool take_sought(struct cluster *cluster, struct hearth_backing_event *event) {
-    struct cluster_seek *seek = cluster->seeks;
+    struct cluster_seek *seek = STAILQ_FIRST(&cluster->seeks);
     for (size_t i = 0; seek && i < seek->n; i++) {
         if (seek->asked[i].ticket != 0) {
             return false;
@@ -521,8 +520,7 @@ static bool take_sought(struct cluster *cluster, struct hearth_backing_event *ev
         return false;
     }
     *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SOUGHT, .ticket = seek->ticket};
-    cluster->seeks = seek->next;
-    cluster->seeks_end = cluster->seeks ? cluster->seeks_end : &cluster->seeks;
+    STAILQ_REMOVE_HEAD(&cluster->seeks, next);
     free_seek(seek);
     return true;
 }
@@ -582,8 +580,8 @@ static void cluster_destroy(struct hearth_backing *backing) {
         free(link);
     }
     hearth_table_finish(&cluster->items);
-    for (struct cluster_seek *seek = cluster->seeks, *next; seek; seek = next) {
-        next = seek->next;
+    for (struct cluster_seek *seek; (seek = STAILQ_FIRST(&cluster->seeks)) != NULL;) {
+        STAILQ_REMOVE_HEAD(&cluster->seeks, next);
         free_seek(seek);
     }
     hearth_remote_hosts_finish(&cluster->seeds);
@@ -675,7 +673,7 @@ int hearth_remote_cluster_create(const struct hearth_remote_params *params, stru
     cluster->params.ca_file = cluster->ca_file;
     cluster->calls = (struct hearth_remote_cluster){cluster, on_changed, on_asks, on_pass};
     cluster->params.cluster = &cluster->calls;
-    cluster->seeks_end = &cluster->seeks;
+    STAILQ_INIT(&cluster->seeks);
     hearth_news_init(&cluster->news);
     hearth_news_come(&cluster->news); /* SCANNED */
     memset(cluster->slots, 0xff, sizeof cluster->slots);

@@ -3,9 +3,8 @@
  * Two threads with a connection each: the reader seeks and gets, the writer puts, removes and touches, so that what is
  * written never delays what a prompt waits for. From the bottom up:
  *
- *     remote_address.c   URLs
+ *     remote_address.c   URLs, the hosts of a cluster and its slots
  *     remote_known.c     what is known to be in the store: name, base, size
- *     remote_direct.c    reads long values without a copy
  *     remote_link.c      a connection: handshake, deadlines, failure, trying again; inboxes
  *     remote_header.c    what headers say
  *     remote_seek.c      what there is at the places of a prompt
@@ -13,7 +12,6 @@
  *     remote_read.c      seek, get
  *     remote_write.c     put, remove, touch
  *     remote.c           the threads, the calls of the cache
- *     remote_hosts.c     the hosts of a cluster, and its slots
  *     remote_cluster.c   above them: a tier for each node of a cluster
  *     remote_list.c      beside them, for `hearth kv`: connections that scan
  *
@@ -35,7 +33,6 @@
 #include "tier/events.h"
 #include "tier/format.h"
 #include "tier/remote.h"
-#include "tier/remote_hosts.h"
 
 #include <hiredis.h>
 
@@ -60,6 +57,7 @@
 struct remote;
 struct remote_link;
 struct remote_op;
+TAILQ_HEAD(remote_ops, remote_op);
 
 /* The number of chunks of a payload. */
 static inline size_t hearth_remote_chunks(uint64_t payload_bytes) {
@@ -87,7 +85,7 @@ struct remote_task {
     void (*go_on)(struct remote_link *link);
 };
 
-/* A string that is being read to where it belongs (remote_direct.c). */
+/* A string that is being read to where it belongs. */
 struct remote_direct {
     struct hearth_buf *to;
     size_t bytes, left; /* of the string; still to be read, with the end of its line */
@@ -101,7 +99,7 @@ struct remote_link {
     bool has_thread;
     int wake_fd; /* an eventfd: something is in the inbox, or the thread is to end */
     /* under remote->lock */
-    struct remote_op *inbox, **inbox_end;
+    struct remote_ops inbox;
     bool stop;
     bool tried; /* the first attempt to connect is over */
     enum remote_link_state state;
@@ -109,17 +107,16 @@ struct remote_link {
     redisAsyncContext *context; /* NULL: none */
     redisContextFuncs funcs;    /* hiredis' own, but for reading, which is counted */
     ssize_t (*read)(redisContext *context, char *bytes, size_t size);
-    size_t reply_bytes;        /* bytes of the reply that is coming in */
-    redisCallbackFn *on_reply; /* for every command of an operation; the operation is its user data */
+    size_t reply_bytes; /* bytes of the reply that is coming in */
     struct remote_direct direct;
     bool more; /* with TLS: the buffer may hold more, which poll() does not see */
     bool want_read, want_write;
-    struct remote_op *ops, **ops_end; /* under way, in the order in which they began */
-    struct remote_op *unsent;         /* the reader's: the first GET that has not asked for all of its chunks */
-    size_t ahead_bytes;               /* the reader's: bytes that were asked for and have not come */
-    size_t owed;                      /* replies that the store owes */
-    int64_t deadline_us;              /* of the handshake */
-    int64_t heard_us;                 /* when the store last sent something */
+    struct remote_ops ops;    /* under way, in the order in which they began */
+    struct remote_op *unsent; /* the reader's: the first GET that has not asked for all of its chunks */
+    size_t ahead_bytes;       /* the reader's: bytes that were asked for and have not come */
+    size_t owed;              /* replies that the store owes */
+    int64_t deadline_us;      /* of the handshake */
+    int64_t heard_us;         /* when the store last sent something */
     int64_t retry_us, backoff_us;
     unsigned attempts; /* to connect: the name's addresses take turns */
 };
@@ -131,7 +128,7 @@ enum remote_op_kind { REMOTE_SEEK, REMOTE_GET, REMOTE_PUT, REMOTE_REMOVE, REMOTE
 
 struct remote_op {
     struct hearth_events_entry answer; /* first: it becomes the event */
-    struct remote_op *next;
+    TAILQ_ENTRY(remote_op) list;       /* its link's inbox, then its link's ops */
     enum remote_op_kind kind;
     struct remote_link *link;
     struct hearth_digest name, base;
@@ -146,7 +143,7 @@ struct remote_op {
     size_t header_len;                     /* GET */
     bool bad;                              /* GET: it does not verify */
     /* GET, of remote_open.c, under remote->lock */
-    struct remote_op *opened_next;
+    TAILQ_ENTRY(remote_op) opening_list;
     size_t arrived_bytes, opened_bytes; /* of the body */
     bool opens, came;                   /* it is in the list; its last reply has come */
     struct hearth_record *record;       /* PUT */
@@ -191,7 +188,7 @@ struct remote {
     pthread_t opener;
     bool has_opener, opening_stop;
     pthread_cond_t opening_cond, opened_cond; /* there is something to open; something was opened */
-    struct remote_op *opening, **opening_end;
+    struct remote_ops opening;
 };
 
 /* ---- remote_known.c: under remote->lock ---- */
@@ -214,11 +211,6 @@ void hearth_remote_known_remove(struct remote *remote, struct remote_known *know
 void hearth_remote_note_page(struct remote *remote, const struct hearth_record *record, uint64_t payload_bytes);
 void hearth_remote_known_finish(struct remote *remote);
 
-/* ---- remote_direct.c ---- */
-
-/* As redisContextFuncs.read: what hiredis reads with. */
-ssize_t hearth_remote_direct_read(redisContext *context, char *bytes, size_t size);
-
 /* ---- remote_link.c: of the link's thread ---- */
 
 /* Connects if necessary, waits for the store, the inbox or `until_us`, and handles what came. */
@@ -234,8 +226,7 @@ struct remote_op *hearth_remote_op_make(enum remote_op_kind kind, enum hearth_ba
 bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool only_up);
 /* Frees header and payload. */
 void hearth_remote_op_drop(struct remote_op *op);
-/* Adds the operation to the link's list, and takes it from there. */
-void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op);
+/* Takes the operation from its link's list. */
 void hearth_remote_op_leave(struct remote_op *op);
 /* Delivers the answer to the cache and frees the rest of the operation. */
 void hearth_remote_op_end(struct remote_op *op);

@@ -27,6 +27,7 @@
 
 #define RETRY_MIN_US 1000000
 #define RETRY_MAX_US 30000000
+#define LENGTH_MAX 16 /* digits and the end of the line, of a string's length */
 
 /* ---- names ---- */
 
@@ -47,21 +48,10 @@ void hearth_remote_key_chunk(const struct hearth_model_id *model, struct hearth_
 
 /* ---- operations ---- */
 
-void hearth_remote_op_enter(struct remote_link *link, struct remote_op *op) {
-    op->next = NULL;
-    *link->ops_end = op;
-    link->ops_end = &op->next;
-}
-
 void hearth_remote_op_leave(struct remote_op *op) {
     struct remote_link *link = op->link;
-    struct remote_op **place = &link->ops;
-    while (*place != op) {
-        place = &(*place)->next;
-    }
-    *place = op->next;
-    link->ops_end = op->next ? link->ops_end : place;
-    link->unsent = link->unsent == op ? op->next : link->unsent;
+    link->unsent = link->unsent == op ? TAILQ_NEXT(op, list) : link->unsent;
+    TAILQ_REMOVE(&link->ops, op, list);
 }
 
 void hearth_remote_op_drop(struct remote_op *op) {
@@ -118,9 +108,7 @@ bool hearth_remote_submit(struct remote_link *link, struct remote_op *op, bool o
     (void)pthread_mutex_lock(&remote->lock);
     const bool takes = !only_up || link->state == REMOTE_UP;
     if (takes) {
-        op->next = NULL;
-        *link->inbox_end = op;
-        link->inbox_end = &op->next;
+        TAILQ_INSERT_TAIL(&link->inbox, op, list);
     }
     (void)pthread_mutex_unlock(&remote->lock);
     if (takes) {
@@ -437,6 +425,88 @@ static void on_disconnect(const redisAsyncContext *context, int status) {
     gone(context->data, context);
 }
 
+/* ---- long values go from the socket to where they belong, without a copy ----
+ *
+ * hiredis hands a string over when all of it is in its own buffer, and copies it. Where it has read the length of a
+ * string that the next operation wants to have in memory of its own, the rest is read right into that memory, over as
+ * many calls as it takes, and hiredis is told that the string is empty:
+ *
+ *     from the store     $1048576\r\n first bytes | the other bytes \r\n
+ *     hiredis reads      $1048576\r\n first bytes                        which are skipped, and then 0\r\n\r\n
+ *
+ * Invariant: while `left` is not 0, hiredis waits for the rest of one string, and every byte of the socket is of it. */
+
+/* The length of the string for which hiredis waits, if it has read that far; -1: it has not, or waits for something
+ * else. `skip`: bytes of the line with the length. */
+static long long awaited(const redisReader *reader, size_t *skip) {
+    const size_t there = reader->len - reader->pos;
+    const char *text = reader->buf + reader->pos;
+    const char *end = there > 0 ? memchr(text, '\n', there < LENGTH_MAX ? there : LENGTH_MAX) : NULL;
+    long long bytes = 0;
+    if (reader->ridx != 0 || reader->task[0]->type != REDIS_REPLY_STRING || !end || end - text < 2) {
+        return -1;
+    }
+    for (; text < end - 1; text++) {
+        if (*text < '0' || *text > '9') {
+            return -1;
+        }
+        bytes = bytes * 10 + (*text - '0');
+    }
+    *skip = (size_t)(end + 1 - (reader->buf + reader->pos));
+    return bytes;
+}
+
+/* Whether the next bytes are read by this file. */
+static bool begin_direct(struct remote_link *link) {
+    redisReader *reader = link->context->c.reader;
+    const redisCallback *next = link->context->replies.head;
+    struct remote_direct *direct = &link->direct;
+    size_t skip;
+    const long long bytes = awaited(reader, &skip);
+    struct hearth_buf *to = bytes > 0 && next && next->fn == on_reply && link->task->into
+                                ? link->task->into(next->privdata, (size_t)bytes)
+                                : NULL;
+    const size_t there = to ? reader->len - reader->pos - skip : 0;
+    if (!to || there >= (size_t)bytes + 2) {
+        return false;
+    }
+    *direct = (struct remote_direct){.to = to, .bytes = (size_t)bytes, .left = (size_t)bytes + 2 - there};
+    memcpy(to->data + to->len, reader->buf + reader->pos + skip, there);
+    reader->pos = reader->len;
+    return true;
+}
+
+static ssize_t raw_read(struct remote_link *link, redisContext *context, char *bytes, size_t size) {
+    const ssize_t n = link->read(context, bytes, size);
+    link->more = n > 0 && link->remote->ssl;
+    return n;
+}
+
+/* As redisContextFuncs.read: what hiredis reads with. */
+static ssize_t direct_read(redisContext *context, char *bytes, size_t size) {
+    static const char EMPTY[] = "0\r\n\r\n";
+    struct remote_link *link = ((redisAsyncContext *)context)->data; /* whose first member the context is */
+    struct remote_direct *direct = &link->direct;
+    if (direct->left == 0 && (link->context == NULL || !begin_direct(link))) {
+        const ssize_t n = raw_read(link, context, bytes, size);
+        link->reply_bytes += n > 0 ? (size_t)n : 0;
+        return n;
+    }
+    struct hearth_buf *to = direct->to;
+    const ssize_t n =
+        raw_read(link, context, (char *)to->data + to->len + direct->bytes + 2 - direct->left, direct->left);
+    if (n <= 0) {
+        return n;
+    }
+    direct->left -= (size_t)n;
+    if (direct->left > 0) {
+        return 0;
+    }
+    to->len += direct->bytes;
+    memcpy(bytes, EMPTY, sizeof EMPTY - 1);
+    return sizeof EMPTY - 1;
+}
+
 /* ---- connecting ---- */
 
 static void connect_link(struct remote_link *link) {
@@ -466,10 +536,9 @@ static void connect_link(struct remote_link *link) {
     }
     link->funcs = *context->c.funcs;
     link->read = link->funcs.read;
-    link->funcs.read = hearth_remote_direct_read;
+    link->funcs.read = direct_read;
     link->reply_bytes = 0;
     link->direct = (struct remote_direct){0};
-    link->on_reply = on_reply;
     link->more = false;
     context->c.funcs = &link->funcs;
     context->c.reader->maxelements = REMOTE_REPLY_ELEMENTS;

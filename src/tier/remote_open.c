@@ -72,9 +72,7 @@ void hearth_remote_open_tell(struct remote_op *op) {
     op->arrived_bytes = op->body.len;
     if (!op->opens) {
         op->opens = true;
-        op->opened_next = NULL;
-        *remote->opening_end = op;
-        remote->opening_end = &op->opened_next;
+        TAILQ_INSERT_TAIL(&remote->opening, op, opening_list);
     }
     (void)pthread_cond_signal(&remote->opening_cond);
     (void)pthread_mutex_unlock(&remote->lock);
@@ -94,12 +92,7 @@ void hearth_remote_open_wait(struct remote_op *op) {
 }
 
 static void unlink_locked(struct remote *remote, struct remote_op *op) {
-    struct remote_op **place = &remote->opening;
-    while (*place != op) {
-        place = &(*place)->opened_next;
-    }
-    *place = op->opened_next;
-    remote->opening_end = *place ? remote->opening_end : place;
+    TAILQ_REMOVE(&remote->opening, op, opening_list);
     op->opens = false;
 }
 
@@ -129,9 +122,9 @@ void hearth_remote_open_give(struct remote_op *op) {
 
 /* The oldest operation that there is something to do for. */
 static struct remote_op *next_locked(const struct remote *remote) {
-    struct remote_op *op = remote->opening;
+    struct remote_op *op = TAILQ_FIRST(&remote->opening);
     while (op && op->opened_bytes == op->arrived_bytes && !op->came) {
-        op = op->opened_next;
+        op = TAILQ_NEXT(op, opening_list);
     }
     return op;
 }
@@ -172,7 +165,7 @@ static void *run(void *user) {
 }
 
 bool hearth_remote_open_start(struct remote *remote) {
-    remote->opening_end = &remote->opening;
+    TAILQ_INIT(&remote->opening);
     remote->has_opener = pthread_create(&remote->opener, NULL, run, remote) == 0;
     return remote->has_opener;
 }

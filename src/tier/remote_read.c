@@ -22,7 +22,7 @@ static size_t chunk_bytes(const struct remote_op *op, size_t chunk) {
 
 /* Asks for chunks in the order of the operations, a bounded number of bytes ahead of what has come. */
 static void ask_on(struct remote_link *link) {
-    for (struct remote_op *op = link->unsent; op; op = link->unsent = op->next) {
+    for (struct remote_op *op = link->unsent; op; op = link->unsent = TAILQ_NEXT(op, list)) {
         for (; op->kind == REMOTE_GET && op->asked < op->chunks && !op->missing && !op->lost; op->asked++) {
             char key[REMOTE_KEY_BYTES];
             const size_t bytes = chunk_bytes(op, op->asked);
@@ -186,8 +186,8 @@ static void go_on(struct remote_link *link) {
         ask_on(link);
         return;
     }
-    for (struct remote_op *op = link->ops, *next; op; op = next) {
-        next = op->next;
+    for (struct remote_op *op = TAILQ_FIRST(&link->ops), *next; op; op = next) {
+        next = TAILQ_NEXT(op, list);
         op->lost = true;
         if (ended(op)) {
             end(op);

@@ -5,7 +5,6 @@
 #include "support/disk_room.h"
 #include "support/random.h"
 #include "tier/remote.h"
-#include "tier/remote_hosts.h"
 
 #include <hiredis.h>
 #include <sys/prctl.h>
