@@ -30,7 +30,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files hold little-end
 static const uint8_t magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'k', 'v'};
 
 /* The plain part. */
-struct plain {
+struct format_plain {
     uint8_t magic[8];
     uint64_t checksum; /* of all that follows it in the header */
     uint32_t version, header_bytes;
@@ -46,21 +46,22 @@ struct plain {
 };
 
 /* The inner part; the tokens stand behind it. */
-struct inner {
+struct format_inner {
     struct hearth_digest base;
     char text[HEARTH_RECORD_TEXT_BYTES];
 };
 
 enum {
-    FIXED_BYTES = offsetof(struct plain, name),
-    SUMMED_FROM = offsetof(struct plain, version),
-    SEALS_BYTES = offsetof(struct plain, rest) - offsetof(struct plain, inner_nonce),
-    TOKENS_AT = sizeof(struct plain) + sizeof(struct inner),
+    FIXED_BYTES = offsetof(struct format_plain, name),
+    SUMMED_FROM = offsetof(struct format_plain, version),
+    SEALS_BYTES = offsetof(struct format_plain, rest) - offsetof(struct format_plain, inner_nonce),
+    TOKENS_AT = sizeof(struct format_plain) + sizeof(struct format_inner),
 };
 enum { FLAG_SEALED = 1, FLAG_ZSTD = 2, FLAGS_ALL = 3 };
 
-_Static_assert(sizeof(struct plain) == 256 && FIXED_BYTES == 32 && offsetof(struct plain, page_tokens) == 104 &&
-                   offsetof(struct plain, inner_nonce) == 128 && TOKENS_AT == 464,
+_Static_assert(sizeof(struct format_plain) == 256 && FIXED_BYTES == 32 &&
+                   offsetof(struct format_plain, page_tokens) == 104 &&
+                   offsetof(struct format_plain, inner_nonce) == 128 && TOKENS_AT == 464,
                "the layout has no gaps");
 _Static_assert(TOKENS_AT + HEARTH_RECORD_TOKENS_MAX * sizeof(hearth_token) <= HEARTH_FORMAT_HEADER_MAX,
                "the longest page has a header");
@@ -102,11 +103,11 @@ static bool consistent(const struct hearth_record *record) {
 }
 
 static size_t inner_bytes(const struct hearth_record *record) {
-    return sizeof(struct inner) + hearth_record_tokens(record) * sizeof *record->tokens;
+    return sizeof(struct format_inner) + hearth_record_tokens(record) * sizeof *record->tokens;
 }
 
 static size_t header_bytes(const struct hearth_record *record) {
-    size_t bytes = sizeof(struct plain) + inner_bytes(record);
+    size_t bytes = sizeof(struct format_plain) + inner_bytes(record);
     return (bytes + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
 }
 
@@ -115,8 +116,8 @@ static uint64_t header_checksum(const uint8_t *header, size_t bytes) {
 }
 
 /* The plain part, as additional data of the inner part. */
-static struct plain inner_aad(const uint8_t *header) {
-    struct plain aad;
+static struct format_plain inner_aad(const uint8_t *header) {
+    struct format_plain aad;
     memcpy(&aad, header, sizeof aad);
     aad.checksum = aad.payload_checksum = 0;
     memset(aad.inner_nonce, 0, SEALS_BYTES);
@@ -145,21 +146,21 @@ static bool put_text(const char *text, char out[HEARTH_RECORD_TEXT_BYTES]) {
 /* All fields but checksums, nonces and tags. */
 static bool put_fields(uint8_t *header, const struct hearth_format_params *params, const struct hearth_record *record,
                        uint64_t payload_bytes, uint32_t flags) {
-    struct plain plain = {.version = version_of(record),
-                          .header_bytes = (uint32_t)header_bytes(record),
-                          .payload_bytes = payload_bytes,
-                          .name = record->name,
-                          .fingerprint = params->fingerprint,
-                          .state_bytes = record->state_bytes,
-                          .created_us = (uint64_t)hearth_clock_unix_us(),
-                          .page_tokens = params->page_tokens,
-                          .base_pos = record->base_pos,
-                          .p0 = record->p0,
-                          .p1 = record->p1,
-                          .flags = flags,
-                          .kind = (uint8_t)record->kind,
-                          .label = record->label};
-    struct inner inner = {.base = record->base};
+    struct format_plain plain = {.version = version_of(record),
+                                 .header_bytes = (uint32_t)header_bytes(record),
+                                 .payload_bytes = payload_bytes,
+                                 .name = record->name,
+                                 .fingerprint = params->fingerprint,
+                                 .state_bytes = record->state_bytes,
+                                 .created_us = (uint64_t)hearth_clock_unix_us(),
+                                 .page_tokens = params->page_tokens,
+                                 .base_pos = record->base_pos,
+                                 .p0 = record->p0,
+                                 .p1 = record->p1,
+                                 .flags = flags,
+                                 .kind = (uint8_t)record->kind,
+                                 .label = record->label};
+    struct format_inner inner = {.base = record->base};
     memcpy(plain.magic, magic, sizeof magic);
     if (params->seal != NULL) {
         plain.key_mark = hearth_seal_mark(params->seal);
@@ -178,8 +179,8 @@ static bool put_fields(uint8_t *header, const struct hearth_format_params *param
 /* Seals the inner part, then the payload (which may be empty). */
 static bool seal_both(const struct hearth_seal *seal, const struct hearth_record *record, uint8_t *header,
                       struct hearth_buf *payload) {
-    struct plain *plain = (struct plain *)(void *)header;
-    const struct plain aad = inner_aad(header);
+    struct format_plain *plain = (struct format_plain *)(void *)header;
+    const struct format_plain aad = inner_aad(header);
     return hearth_seal_close(seal, &aad, sizeof aad, header + sizeof *plain, inner_bytes(record), plain->inner_nonce,
                              plain->inner_tag) &&
            hearth_seal_close(seal, plain->inner_tag, sizeof plain->inner_tag, payload->data, payload->len,
@@ -224,7 +225,7 @@ int hearth_format_write(const struct hearth_format_params *params, const struct 
         err = HEARTH_ERR_ENGINE;
         goto failed;
     }
-    struct plain *plain = (struct plain *)(void *)header->data;
+    struct format_plain *plain = (struct format_plain *)(void *)header->data;
     plain->payload_checksum = hearth_checksum(own ? payload->data : state, payload_bytes);
     plain->checksum = header_checksum(header->data, header->len);
     return HEARTH_OK;
@@ -238,7 +239,7 @@ failed:
 
 /* Reads what is the same in every version, and verifies the checksum. */
 static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, struct hearth_format_info *info) {
-    struct plain plain;
+    struct format_plain plain;
     if (len > 0 && memcmp(bytes, magic, len < sizeof magic ? len : sizeof magic) != 0) {
         return HEARTH_FORMAT_NOT_OURS;
     }
@@ -272,7 +273,7 @@ static bool zeros(const uint8_t *bytes, size_t n) {
 /* Reads the plain part. False: its values are impossible. */
 static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
-    struct plain plain;
+    struct format_plain plain;
     memcpy(&plain, bytes, sizeof plain);
     *record = (struct hearth_record){.kind = (enum hearth_record_kind)plain.kind,
                                      .label = plain.label,
@@ -304,7 +305,7 @@ static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
 /* Reads the decrypted inner part: at most HEARTH_FORMAT_HEADER_MAX bytes. */
 static enum hearth_format_verdict read_inner(const uint8_t *bytes, struct hearth_format_info *info) {
     struct hearth_record *record = &info->record;
-    struct inner inner;
+    struct format_inner inner;
     memcpy(&inner, bytes, sizeof inner);
     size_t n = hearth_record_tokens(record), text_len = strnlen(inner.text, sizeof inner.text);
     if (text_len == sizeof inner.text || !hearth_utf8_valid(inner.text, text_len)) {
@@ -334,14 +335,14 @@ static enum hearth_format_verdict read_sealed(const uint8_t *bytes, const struct
         return HEARTH_FORMAT_WRONG_KEY;
     }
     size_t len = inner_bytes(&info->record);
-    const struct plain aad = inner_aad(bytes);
+    const struct format_plain aad = inner_aad(bytes);
     uint8_t *inner = malloc(len);
     if (inner == NULL) {
         return HEARTH_FORMAT_NOMEM;
     }
     memcpy(inner, bytes + sizeof aad, len);
     enum hearth_format_verdict verdict = HEARTH_FORMAT_DAMAGED;
-    if (hearth_seal_open(seal, &aad, sizeof aad, inner, len, bytes + offsetof(struct plain, inner_nonce),
+    if (hearth_seal_open(seal, &aad, sizeof aad, inner, len, bytes + offsetof(struct format_plain, inner_nonce),
                          info->header_tag)) {
         verdict = read_inner(inner, info);
     }
@@ -361,7 +362,7 @@ enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, con
     } else if (info->encrypted) {
         verdict = read_sealed(bytes, seal, info);
     } else {
-        verdict = read_inner((const uint8_t *)bytes + sizeof(struct plain), info);
+        verdict = read_inner((const uint8_t *)bytes + sizeof(struct format_plain), info);
     }
     if (verdict != HEARTH_FORMAT_GOOD && verdict != HEARTH_FORMAT_WRONG_KEY) {
         size_t wanted = info->header_bytes;
