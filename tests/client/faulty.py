@@ -1,4 +1,4 @@
-"""Libraries that are loaded into a server to make its calls fail: tests/support/faulty_*.c."""
+"""Libraries that are loaded into a server to make its calls fail, or to answer for others: tests/support/faulty_*.c, names.c."""
 
 import os
 import subprocess

@@ -7,12 +7,17 @@ each box. By id and by session the server has the reply as it was sampled, on wh
 """
 
 import contextlib
+import json
 import random
+import socket
+import subprocess
 
 import pytest
 
+import faulty
 import store as redis
 from conftest import serve
+from lib import server as servers
 from lib.text import Text
 from ondisk import Talk, computed, model_flags, request
 from postgres import BIN, MISSING, Postgres
@@ -80,3 +85,32 @@ def test_a_conversation_changes_the_box_with_every_turn(server, tmp_path, dialec
             redis.wait_written(running)
     print(f"{spent} tokens computed of {new} that were new")
     assert new > 600 and spent <= 1.05 * new, (spent, new)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """What makes several.test a name of two addresses: at 127.0.0.2 no server listens, at 127.0.0.1 both do."""
+    return {"LD_PRELOAD": faulty.library(tmp_path_factory.mktemp("names"), "names"),
+            "ASAN_OPTIONS": servers.surroundings().get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+
+@pytest.mark.parametrize("first", ["refuses", "is silent"])
+def test_addresses_of_a_name_are_tried_in_turn(server, tmp_path, names, first):
+    database = server.database(f"names-{random.randrange(10**9)}").replace("127.0.0.1", "several.test")
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(redis.Store(tmp_path))
+        url = f"redis://several.test:{shared.port}"
+        if first == "is silent":  # connects, and answers nothing
+            stack.enter_context(socket.create_server(("127.0.0.2", shared.port)))
+        running = stack.enter_context(serve(
+            "--engine", "sim", "--kv-disk", "0", "--kv-min-tokens", "0", "--session-db", database, "--kv-remote", url,
+            "--kv-remote-timeout", "500", env=names))
+        _, computed_tokens = messages()(running, 0)
+        assert computed_tokens > 300
+        redis.wait_written(running)
+        health = running.client.get("/health")
+        assert health["remote"]["state"] == "ok" and shared.keys("s"), health
+        if first == "refuses":
+            listed = subprocess.run([servers.hearth_path(), "kv", "ls", "--kv-remote", url, "--json"], capture_output=True,
+                                    text=True, timeout=60, env=servers.surroundings(names), check=True)
+            assert json.loads(listed.stdout)["models"], listed
