@@ -28,7 +28,6 @@
 
 #define HEADER_BYTES 256 /* of an item, beside its tokens (tier/format.h) */
 #define GHOSTS_MAX 1000000
-#define RECENT_PART 8 /* of what a box knows: what is among the newest of them is not moved */
 
 struct store_item {
     struct hearth_lru_entry entry; /* first; its key is the name */
@@ -49,12 +48,6 @@ struct store_event {
     struct hearth_backing_event event;
 };
 
-/* That a box knows of an item. */
-struct store_known {
-    struct hearth_lru_entry entry; /* first; its key is the name, and it counts as one byte */
-    uint64_t used;                 /* when it became the newest: the box's `uses` */
-};
-
 /* Of a box, on its way to the store. */
 struct store_write {
     int64_t end_us;
@@ -72,8 +65,7 @@ struct store_box {
     size_t write_count, write_cap, written;
     uint64_t queued_bytes;
     int64_t in_free_us, out_free_us;
-    struct hearth_lru known;
-    uint64_t uses; /* of what it knows */
+    struct hearth_lru known; /* entries of their own, whose key is an item's name, and which count as one byte */
 };
 
 struct hearth_sim_store {
@@ -191,29 +183,24 @@ static void destroy_item(struct hearth_sim_store *store, struct store_item *item
     free(item);
 }
 
-static struct store_known *known_of(const struct store_box *box, struct hearth_digest name) {
-    return (struct store_known *)(void *)hearth_table_find(&box->known.table, name);
-}
-
-static void use_known(struct store_box *box, struct store_known *known) {
-    known->used = ++box->uses;
-    hearth_lru_touch(&box->known, &known->entry);
+static struct hearth_lru_entry *known_of(const struct store_box *box, struct hearth_digest name) {
+    return (struct hearth_lru_entry *)hearth_table_find(&box->known.table, name);
 }
 
 /* The box learns of an item: it stands next older than `newer` (NULL: nothing). Without memory it is not known. Returns
  * what is known. */
-static struct store_known *know(struct store_box *box, struct store_item *item, struct store_known *newer) {
-    struct store_known *known = known_of(box, name_of(item));
+static struct hearth_lru_entry *know(struct store_box *box, struct store_item *item, struct hearth_lru_entry *newer) {
+    struct hearth_lru_entry *known = known_of(box, name_of(item));
     if (known) {
-        use_known(box, known);
+        hearth_lru_touch(&box->known, known);
         return known;
     }
     known = malloc(sizeof *known);
     if (!known) {
         return NULL;
     }
-    *known = (struct store_known){.entry = {.link.key = name_of(item), .bytes = 1}, .used = ++box->uses};
-    if (!hearth_lru_add(&box->known, &known->entry, newer ? &newer->entry : NULL)) {
+    *known = (struct hearth_lru_entry){.link.key = name_of(item), .bytes = 1};
+    if (!hearth_lru_add(&box->known, known, newer)) {
         free(known);
         return NULL;
     }
@@ -223,11 +210,11 @@ static struct store_known *know(struct store_box *box, struct store_item *item, 
 
 /* The box knows of the item no more. False: it did not. */
 static bool unknow(struct store_box *box, struct store_item *item) {
-    struct store_known *known = known_of(box, name_of(item));
+    struct hearth_lru_entry *known = known_of(box, name_of(item));
     if (!known) {
         return false;
     }
-    hearth_lru_remove(&box->known, &known->entry);
+    hearth_lru_remove(&box->known, known);
     free(known);
     item->believers--;
     return true;
@@ -474,8 +461,8 @@ static bool store_get(struct hearth_backing *backing, struct hearth_digest name)
 }
 
 /* Tells the box what is found there, and what is not any more. Returns the last that it knows of, or `newer`. */
-static struct store_known *tell_of(struct store_box *box, struct hearth_digest place, int64_t at_us,
-                                   struct store_known *newer) {
+static struct hearth_lru_entry *tell_of(struct store_box *box, struct hearth_digest place, int64_t at_us,
+                                        struct hearth_lru_entry *newer) {
     struct hearth_sim_store *store = box->store;
     for (struct hearth_link *link = hearth_table_find(&store->items_at, place), *next; link; link = next) {
         struct store_item *item = (struct store_item *)(void *)((char *)link - offsetof(struct store_item, at));
@@ -487,7 +474,7 @@ static struct store_known *tell_of(struct store_box *box, struct hearth_digest p
         }
         struct hearth_record *record = item->ready_us <= at_us ? record_of(store, item) : NULL;
         if (record) {
-            struct store_known *known = know(box, item, newer);
+            struct hearth_lru_entry *known = know(box, item, newer);
             newer = known ? known : newer;
             tell(box, at_us,
                  (struct hearth_backing_event){
@@ -504,7 +491,7 @@ static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_b
     if (store->away) {
         return 0;
     }
-    struct store_known *newer = NULL;
+    struct hearth_lru_entry *newer = NULL;
     for (size_t i = 0; i < n; i++) {
         const struct hearth_backing_place *place = &places[i];
         const size_t most = hearth_table_find(&store->branched, place->base) ? place->n : 1;
@@ -517,18 +504,14 @@ static uint64_t store_seek(struct hearth_backing *backing, const struct hearth_b
     return ticket;
 }
 
-/* Only when an eighth of a value's time has passed since the last (tier/remote_write.c), which replays do not last for:
- * for the store, what a box uses from its RAM ages. */
+/* What a box uses from its RAM it goes on knowing of; for the store it ages. (The server tells the store when an eighth
+ * of a value's time has passed since it last did.) */
 static void store_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
     struct store_box *box = box_of(backing);
-    const struct store_known *deepest = n > 0 ? known_of(box, touches[n - 1].name) : NULL;
-    if (deepest && box->uses - deepest->used < box->known.budget_bytes / RECENT_PART) {
-        return;
-    }
     while (n-- > 0) {
-        struct store_known *known = known_of(box, touches[n].name);
+        struct hearth_lru_entry *known = known_of(box, touches[n].name);
         if (known) {
-            use_known(box, known);
+            hearth_lru_touch(&box->known, known);
         }
     }
 }

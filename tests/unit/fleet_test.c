@@ -310,6 +310,36 @@ static void a_box_knows_what_it_needs(void **state) {
     hearth_sim_store_destroy(store);
 }
 
+/* What a box uses from its RAM it goes on knowing of, however much that is new stands on it. */
+static void a_box_knows_what_it_uses(void **state) {
+    (void)state;
+    const struct hearth_sim_store_params params = {.store_bytes_per_s = 1e9,
+                                                   .network_bytes_per_s = 1e9,
+                                                   .bytes = UINT64_C(1) << 40,
+                                                   .queue_bytes = UINT64_C(1) << 40,
+                                                   .known = STORED / 2};
+    struct hearth_sim_store *store = hearth_sim_store_create(&params, 1);
+    assert_non_null(store);
+    int64_t now_us = 0;
+    struct hearth_backing *tier = hearth_sim_store_tier(store, 0, &now_us);
+    struct hearth_backing_touch path[2] = {0};
+    hearth_token tokens[PAGE];
+    for (uint32_t talk = 0; talk < STORED; talk++) {
+        const struct hearth_record record = record_of(talk, tokens);
+        assert_true(tier->ops->put(tier, &record, NULL, NULL));
+        path[talk > 0].name = record.name;
+        tier->ops->touch(tier, path, 1 + (talk > 0));
+    }
+    struct hearth_backing_event event;
+    size_t lost = 0;
+    for (now_us += 3600 * (int64_t)SECOND_US; tier->ops->poll(tier, &event); hearth_backing_event_finish(&event)) {
+        lost += event.type == HEARTH_BACKING_LOST;
+        assert_false(event.type == HEARTH_BACKING_LOST && hearth_digest_equal(event.name, path[0].name));
+    }
+    assert_int_equal(lost, STORED / 2);
+    hearth_sim_store_destroy(store);
+}
+
 /* ---- routers ---- */
 
 static void a_hot_box_passes_on(void **state) {
@@ -347,6 +377,7 @@ int main(void) {
         cmocka_unit_test(what_is_lost_costs_no_request),
         cmocka_unit_test(a_small_store_forgets),
         cmocka_unit_test(a_box_knows_what_it_needs),
+        cmocka_unit_test(a_box_knows_what_it_uses),
         cmocka_unit_test(a_hot_box_passes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
