@@ -60,6 +60,19 @@ size_t hearth_utf8_complete(const char *text, size_t len) {
     return len;
 }
 
+size_t hearth_utf8_decode(const char *text, size_t len, uint32_t *code) {
+    const uint8_t *s = (const uint8_t *)text;
+    size_t n = 0;
+    if (len == 0 || scan(s, len, &n) != PIECE_CHARACTER) {
+        return 0;
+    }
+    *code = n == 1 ? s[0] : s[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        *code = *code << 6 | (s[i] & 0x3Fu);
+    }
+    return n;
+}
+
 bool hearth_utf8_valid(const char *text, size_t len) {
     const uint8_t *s = (const uint8_t *)text;
     for (size_t i = 0, n; i < len; i += n) {

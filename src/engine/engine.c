@@ -29,8 +29,6 @@ void hearth_sampling_default(struct hearth_sampling *sampling) {
         .seed = HEARTH_SEED_RANDOM,
         .penalty_last_tokens = 64,
         .penalty_repeat = 1.0f,
-        .penalty_frequency = 0.0f,
-        .penalty_presence = 0.0f,
         .top_n_sigma = -1.0f,
         .xtc_threshold = 0.1f,
         .dynatemp_exponent = 1.0f,
@@ -38,9 +36,6 @@ void hearth_sampling_default(struct hearth_sampling *sampling) {
         .dry_allowed_length = 2,
         .dry_last_tokens = 64,
         .logprobs = -1,
-        .ignore_eos = false,
-        .logit_bias = NULL,
-        .logit_biases = 0,
     };
 }
 

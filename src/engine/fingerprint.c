@@ -33,24 +33,19 @@ static uint64_t data_end(const struct gguf_context *gguf) {
     for (int64_t i = 0; i < n; i++) {
         uint64_t tensor_end =
             gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, i) + gguf_get_tensor_size(gguf, i);
-        if (tensor_end > end) {
-            end = tensor_end;
-        }
+        end = tensor_end > end ? tensor_end : end;
     }
     return end;
 }
 
 static int digest_metadata(FILE *file, uint64_t bytes, struct hearth_gguf_info *info) {
     uint8_t *buffer = malloc(bytes > 0 ? bytes : 1);
-    if (buffer == NULL) {
-        return HEARTH_ERR_NOMEM;
-    }
-    bool ok = read_at(file, 0, buffer, bytes);
-    if (ok) {
+    int err = buffer == NULL ? HEARTH_ERR_NOMEM : read_at(file, 0, buffer, bytes) ? HEARTH_OK : HEARTH_ERR_IO;
+    if (err == HEARTH_OK) {
         info->metadata = hearth_digest_chain(info->metadata, buffer, bytes);
     }
     free(buffer);
-    return ok ? HEARTH_OK : HEARTH_ERR_IO;
+    return err;
 }
 
 static int digest_sample(FILE *file, uint64_t begin, uint64_t end, struct hearth_gguf_info *info) {
@@ -63,12 +58,9 @@ static int digest_sample(FILE *file, uint64_t begin, uint64_t end, struct hearth
     uint64_t len = bytes < SAMPLE_BLOCK_BYTES ? bytes : SAMPLE_BLOCK_BYTES;
     /* Overlapping blocks cover a small file wholly, without reading it 64 times. */
     uint64_t blocks = bytes / SAMPLE_BLOCK_BYTES + 1 < SAMPLE_BLOCKS ? bytes / SAMPLE_BLOCK_BYTES + 1 : SAMPLE_BLOCKS;
-    for (uint64_t i = 0; i < blocks && len > 0; i++) {
+    for (uint64_t i = 0; i < blocks && len > 0 && err == HEARTH_OK; i++) {
         uint64_t offset = blocks == 1 ? 0 : (uint64_t)((double)(bytes - len) * ((double)i / (double)(blocks - 1)));
-        if (!read_at(file, begin + offset, block, (size_t)len)) {
-            err = HEARTH_ERR_IO;
-            break;
-        }
+        err = read_at(file, begin + offset, block, (size_t)len) ? HEARTH_OK : HEARTH_ERR_IO;
         info->sample = hearth_digest_chain(info->sample, block, (size_t)len);
     }
     free(block);

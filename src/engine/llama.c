@@ -128,7 +128,7 @@ static void llama_destroy(struct hearth_engine *engine) {
     hearth_buf_finish(&llama->empty_partial);
     hearth_buf_finish(&llama->tiny_partial);
     hearth_engine_finish(engine);
-    free(llama->ends);
+    hearth_tokens_finish(&llama->ends);
     hearth_llama_cuts_destroy(llama->cuts);
     free(llama->description);
     free(llama->bos_text);
@@ -334,9 +334,7 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
     small.n_batch = small.n_ubatch = 32;
     small.n_seq_max = small.n_outputs_max = 1;
     int err = make_context(llama, params, &small, msg);
-    if (err == HEARTH_OK) {
-        err = hearth_llama_probe(llama, opaque, msg);
-    }
+    err = err == HEARTH_OK ? hearth_llama_probe(llama, opaque, msg) : err;
     if (llama->ctx != NULL) {
         llama_free(llama->ctx);
         llama->ctx = NULL;
@@ -354,19 +352,8 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
 
 /* Collects the tokens that end generation, and those at which texts are cut. */
 static int collect_tokens(struct hearth_llama *llama) {
-    int32_t n = llama_vocab_n_tokens(llama->vocab);
-    for (int pass = 0; pass < 2; pass++) {
-        size_t found = 0;
-        for (llama_token token = 0; token < n; token++) {
-            if (llama_vocab_is_eog(llama->vocab, token)) {
-                if (pass == 1) {
-                    llama->ends[found] = token;
-                }
-                found++;
-            }
-        }
-        llama->ends_n = found;
-        if (pass == 0 && (llama->ends = calloc(found + 1, sizeof *llama->ends)) == NULL) {
+    for (llama_token token = 0; token < llama_vocab_n_tokens(llama->vocab); token++) {
+        if (llama_vocab_is_eog(llama->vocab, token) && !hearth_tokens_push(&llama->ends, token)) {
             return HEARTH_ERR_NOMEM;
         }
     }
@@ -406,7 +393,9 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->eos_text = llama->eos_text;
     int err = collect_tokens(llama);
     llama_token eos = llama_vocab_eos(llama->vocab);
-    caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos : llama->ends_n > 0 ? llama->ends[0] : -1;
+    caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos
+                      : llama->ends.n > 0                               ? llama->ends.v[0]
+                                                                        : -1;
     caps->fim = (struct hearth_fim){.prefix = llama_vocab_fim_pre(llama->vocab),
                                     .suffix = llama_vocab_fim_suf(llama->vocab),
                                     .middle = llama_vocab_fim_mid(llama->vocab),
@@ -467,12 +456,8 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
      * recurrent memory computes only sequences together that follow one another. */
     params->parked_seqs = pages ? params->parked_seqs : 0;
     int err = hearth_llama_context_params(params, &p, msg);
-    if (err == HEARTH_OK) {
-        err = load_lora(llama, params, msg);
-    }
-    if (err == HEARTH_OK) {
-        err = check_memory(llama, params, &p, opaque, msg);
-    }
+    err = err == HEARTH_OK ? load_lora(llama, params, msg) : err;
+    err = err == HEARTH_OK ? check_memory(llama, params, &p, opaque, msg) : err;
     if (err != HEARTH_OK) {
         return err;
     }

@@ -38,8 +38,7 @@ struct hearth_llama {
     struct hearth_buf tiny_partial;
 
     struct hearth_llama_cuts *cuts; /* finds where long texts can be cut */
-    llama_token *ends;              /* every token that ends generation */
-    size_t ends_n;
+    struct hearth_tokens ends;      /* every token that ends generation */
 
     char *description;
     char *bos_text, *eos_text;

@@ -98,21 +98,15 @@ int hearth_llama_params_complete(struct hearth_llama_params *params, struct hear
     if (params->model_path == NULL || params->model_path[0] == '\0') {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "no model file was named (-m)");
     }
-    if (params->lanes == 0) {
-        params->lanes = DEFAULT_LANES;
-    }
+    params->lanes = params->lanes > 0 ? params->lanes : DEFAULT_LANES;
     /* One sequence of llama.cpp's 256 is the engine's own. */
     const uint32_t most = (uint32_t)llama_max_parallel_sequences() - 1;
     if (params->parked_seqs >= most || params->lanes > most - params->parked_seqs) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes are too many: at most %u (-np)", params->lanes,
                            params->parked_seqs < most ? most - params->parked_seqs : 0);
     }
-    if (params->batch_tokens == 0) {
-        params->batch_tokens = DEFAULT_BATCH_TOKENS;
-    }
-    if (params->ubatch_tokens == 0) {
-        params->ubatch_tokens = DEFAULT_UBATCH_TOKENS;
-    }
+    params->batch_tokens = params->batch_tokens > 0 ? params->batch_tokens : DEFAULT_BATCH_TOKENS;
+    params->ubatch_tokens = params->ubatch_tokens > 0 ? params->ubatch_tokens : DEFAULT_UBATCH_TOKENS;
     /* A decode step must have room for a token of every lane. */
     if (params->batch_tokens < params->lanes) {
         params->batch_tokens = params->lanes;
@@ -123,18 +117,10 @@ int hearth_llama_params_complete(struct hearth_llama_params *params, struct hear
     if (params->threads < 0 || params->threads_batch < 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a number of threads cannot be negative (-t, -tb)");
     }
-    if (params->threads == 0) {
-        params->threads = core_count();
-    }
-    if (params->threads > GGML_MAX_N_THREADS) {
-        params->threads = GGML_MAX_N_THREADS;
-    }
-    if (params->threads_batch == 0) {
-        params->threads_batch = params->threads;
-    }
-    if (params->threads_batch > GGML_MAX_N_THREADS) {
-        params->threads_batch = GGML_MAX_N_THREADS;
-    }
+    const int32_t threads = params->threads > 0 ? params->threads : core_count();
+    params->threads = threads < GGML_MAX_N_THREADS ? threads : GGML_MAX_N_THREADS;
+    const int32_t batch = params->threads_batch > 0 ? params->threads_batch : params->threads;
+    params->threads_batch = batch < GGML_MAX_N_THREADS ? batch : GGML_MAX_N_THREADS;
     return hearth_llama_cpus_check(params, msg);
 }
 
@@ -182,12 +168,8 @@ int hearth_llama_context_params(const struct hearth_llama_params *params, struct
                                 struct hearth_errmsg *msg) {
     struct llama_context_params p = llama_context_default_params();
     int err = cache_type(params->type_k, "-ctk", &p.type_k, msg);
-    if (err == HEARTH_OK) {
-        err = cache_type(params->type_v, "-ctv", &p.type_v, msg);
-    }
-    if (err == HEARTH_OK) {
-        err = rope_scaling(params->rope_scaling, &p.rope_scaling_type, msg);
-    }
+    err = err == HEARTH_OK ? cache_type(params->type_v, "-ctv", &p.type_v, msg) : err;
+    err = err == HEARTH_OK ? rope_scaling(params->rope_scaling, &p.rope_scaling_type, msg) : err;
     if (err != HEARTH_OK) {
         return err;
     }

@@ -13,16 +13,11 @@
 #define EXPERTS "\\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 #define FEED_FORWARD "\\.ffn_(up|down|gate)\\."
 
-/* The next part of a list that commas separate, cut out of `*rest`; NULL at the end. */
+/* The next part of a list that commas separate, cut out of `*rest`; NULL at the end. Nothing behind a comma is no part.
+ */
 static char *next_part(char **rest) {
-    char *part = *rest;
-    if (part == NULL || *part == '\0') {
-        return NULL;
-    }
-    const size_t len = strcspn(part, ",");
-    *rest = part[len] == ',' ? part + len + 1 : part + len;
-    part[len] = '\0';
-    return part;
+    char *part = strsep(rest, ",");
+    return part != NULL && (*part != '\0' || *rest != NULL) ? part : NULL;
 }
 
 /* A copy that lives as long as the placement. */

@@ -48,7 +48,7 @@ static bool add_biases(struct hearth_llama *llama, struct hearth_llama_sampler *
                        const struct hearth_sampling *s) {
     int32_t suppressed_n = 0;
     const llama_token *suppressed = llama_vocab_get_suppress_tokens(llama->vocab, &suppressed_n);
-    size_t ends_n = s->ignore_eos ? llama->ends_n : 0;
+    size_t ends_n = s->ignore_eos ? llama->ends.n : 0;
     size_t n = s->logit_biases + ends_n + (size_t)suppressed_n;
     sampler->biases = calloc(n + 1, sizeof *sampler->biases);
     if (sampler->biases == NULL) {
@@ -59,7 +59,7 @@ static bool add_biases(struct hearth_llama *llama, struct hearth_llama_sampler *
             (struct bias){.token = s->logit_bias[i].token, .bias = s->logit_bias[i].bias};
     }
     for (size_t i = 0; i < ends_n; i++) {
-        sampler->biases[sampler->biases_n++] = (struct bias){.token = llama->ends[i], .bias = -INFINITY};
+        sampler->biases[sampler->biases_n++] = (struct bias){.token = llama->ends.v[i], .bias = -INFINITY};
     }
     for (int32_t i = 0; i < suppressed_n; i++) {
         sampler->biases[sampler->biases_n++] = (struct bias){.token = suppressed[i], .bias = -INFINITY};
@@ -104,24 +104,14 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_llama_sampler *
     if (sampler->greedy) {
         return ok && add_filter(sampler->chain, llama_sampler_init_greedy());
     }
-    if (ok && s->top_n_sigma > 0.0f) {
-        ok = add_filter(sampler->chain, llama_sampler_init_top_n_sigma(s->top_n_sigma));
-    }
-    if (ok && s->top_k > 0 && sampler->pick == 0) {
-        ok = add_filter(sampler->chain, llama_sampler_init_top_k(s->top_k));
-    }
-    if (ok && s->typical_p < 1.0f) {
-        ok = add_filter(sampler->chain, llama_sampler_init_typical(s->typical_p, 1));
-    }
-    if (ok && s->top_p < 1.0f) {
-        ok = add_filter(sampler->chain, llama_sampler_init_top_p(s->top_p, 1));
-    }
-    if (ok && s->min_p > 0.0f) {
-        ok = add_filter(sampler->chain, llama_sampler_init_min_p(s->min_p, 1));
-    }
-    if (ok && s->xtc_probability > 0.0f) {
-        ok = add_filter(sampler->chain, llama_sampler_init_xtc(s->xtc_probability, s->xtc_threshold, 1, s->seed));
-    }
+    struct llama_sampler *chain = sampler->chain;
+    ok = ok && (s->top_n_sigma <= 0.0f || add_filter(chain, llama_sampler_init_top_n_sigma(s->top_n_sigma))) &&
+         (s->top_k <= 0 || sampler->pick > 0 || add_filter(chain, llama_sampler_init_top_k(s->top_k))) &&
+         (s->typical_p >= 1.0f || add_filter(chain, llama_sampler_init_typical(s->typical_p, 1))) &&
+         (s->top_p >= 1.0f || add_filter(chain, llama_sampler_init_top_p(s->top_p, 1))) &&
+         (s->min_p <= 0.0f || add_filter(chain, llama_sampler_init_min_p(s->min_p, 1))) &&
+         (s->xtc_probability <= 0.0f ||
+          add_filter(chain, llama_sampler_init_xtc(s->xtc_probability, s->xtc_threshold, 1, s->seed)));
     /* A range of 0 is the plain temperature. */
     return ok &&
            add_filter(sampler->chain,
@@ -229,6 +219,19 @@ static llama_token largest(const float *logits, int32_t n) {
     return best;
 }
 
+/* Puts an item into the place of the root of a min-heap. */
+static void replace_root(llama_token_data *heap, size_t size, llama_token_data item) {
+    size_t i = 0, child;
+    for (; (child = 2 * i + 1) < size; i = child) {
+        child += child + 1 < size && heap[child + 1].logit < heap[child].logit;
+        if (!(heap[child].logit < item.logit)) {
+            break;
+        }
+        heap[i] = heap[child];
+    }
+    heap[i] = item;
+}
+
 /* Puts the k largest logits (of the tokens that are allowed, unless that is NULL) into `out`, largest first; returns
  * how many. A binary min-heap holds the best so far: after the first few hundred tokens nearly every logit fails
  * against its root. */
@@ -239,35 +242,19 @@ static size_t pick_largest(const float *logits, int32_t n, const uint8_t *allowe
             continue;
         }
         llama_token_data item = {token, logits[token], 0.0f};
-        size_t i;
         if (size < k) { /* grow: sift up */
-            for (i = size++; i > 0 && out[(i - 1) / 2].logit > item.logit; i = (i - 1) / 2) {
+            size_t i = size++;
+            for (; i > 0 && out[(i - 1) / 2].logit > item.logit; i = (i - 1) / 2) {
                 out[i] = out[(i - 1) / 2];
             }
-        } else { /* replace the root: sift down */
-            size_t child;
-            for (i = 0; (child = 2 * i + 1) < size; i = child) {
-                child += child + 1 < size && out[child + 1].logit < out[child].logit;
-                if (!(out[child].logit < item.logit)) {
-                    break;
-                }
-                out[i] = out[child];
-            }
+            out[i] = item;
+        } else {
+            replace_root(out, size, item);
         }
-        out[i] = item;
     }
-    /* Heap to descending order: the smallest goes to the end. */
-    for (size_t left = size; left > 1; left--) {
-        llama_token_data smallest = out[0], item = out[left - 1];
-        size_t i, child;
-        for (i = 0; (child = 2 * i + 1) < left - 1; i = child) {
-            child += child + 1 < left - 1 && out[child + 1].logit < out[child].logit;
-            if (!(out[child].logit < item.logit)) {
-                break;
-            }
-            out[i] = out[child];
-        }
-        out[i] = item;
+    for (size_t left = size; left > 1; left--) { /* heap to descending order: the smallest goes to the end */
+        llama_token_data smallest = out[0];
+        replace_root(out, left - 1, out[left - 1]);
         out[left - 1] = smallest;
     }
     return size;

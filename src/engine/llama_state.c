@@ -66,6 +66,16 @@ static int get_blob(struct hearth_llama *llama, llama_seq_id seq, llama_state_se
     return HEARTH_OK;
 }
 
+/* Takes a blob into a sequence. */
+static int set_blob(struct hearth_llama *llama, const void *blob, size_t len, llama_seq_id seq,
+                    llama_state_seq_flags flags) {
+    hearth_llama_log_reset();
+    if (llama_state_seq_set_data_ext(llama->ctx, blob, len, seq, flags) == len) {
+        return HEARTH_OK;
+    }
+    return hearth_llama_log_no_cells() ? HEARTH_ERR_NO_CELLS : HEARTH_ERR_STATE;
+}
+
 static llama_state_seq_flags snapshot_flags(const struct hearth_llama *llama) {
     return llama->head.caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT ? PARTIAL : 0;
 }
@@ -153,29 +163,19 @@ static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_siz
 }
 
 int hearth_llama_probe(struct hearth_llama *llama, bool opaque, struct hearth_errmsg *msg) {
-    int err = HEARTH_OK;
-    llama->empty_partial.len = 0;
-    llama->tiny_partial.len = 0;
-    if (!opaque && !llama->recurrent) {
-        err = get_blob(llama, 0, PARTIAL, &llama->empty_partial);
-    }
-    if (err == HEARTH_OK) {
-        err = probe_decode(llama, 0, 1, msg);
-    }
-    if (err == HEARTH_OK && llama->n_swa > 0 && !opaque && !llama->recurrent && !llama->hybrid) {
-        err = get_blob(llama, 0, PARTIAL, &llama->tiny_partial);
-    }
-    if (err == HEARTH_OK) {
-        err = probe_decode(llama, 1, PROBE_SHORT_TOKENS, msg);
-    }
-    struct probe_sizes a = {0}, b = {0};
+    const bool partial = !opaque && !llama->recurrent, window = partial && llama->n_swa > 0 && !llama->hybrid;
+    struct probe_sizes a = {0};
+    llama->empty_partial.len = llama->tiny_partial.len = 0;
+    int err = partial ? get_blob(llama, 0, PARTIAL, &llama->empty_partial) : HEARTH_OK;
+    err = err == HEARTH_OK ? probe_decode(llama, 0, 1, msg) : err;
+    err = err == HEARTH_OK && window ? get_blob(llama, 0, PARTIAL, &llama->tiny_partial) : err;
+    err = err == HEARTH_OK ? probe_decode(llama, 1, PROBE_SHORT_TOKENS, msg) : err;
     if (err == HEARTH_OK) {
         a = probe_sizes(llama, opaque);
         err = probe_decode(llama, PROBE_SHORT_TOKENS, PROBE_LONG_TOKENS, msg);
     }
     if (err == HEARTH_OK) {
-        b = probe_sizes(llama, opaque);
-        fill_class(llama, opaque, a, b);
+        fill_class(llama, opaque, a, probe_sizes(llama, opaque));
     }
     clear(llama, 0);
     return err;
@@ -277,47 +277,33 @@ int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t 
                              struct hearth_buf *out) {
     struct hearth_llama *llama = hearth_llama_of(engine);
     HEARTH_ASSERT(hearth_caps_has_pages(&engine->caps) && valid(llama, seq) && p0 >= 0 && p0 < p1);
-    size_t begin = out->len;
-    int err = HEARTH_ERR_STATE;
+    const bool rest = engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT;
+    const struct hearth_buf *tiny = &llama->tiny_partial, *empty = &llama->empty_partial;
+    const size_t begin = out->len;
     size_t partial = HEADER_BYTES;
 
     llama_memory_seq_cp(llama->mem, seq, llama->scratch, p0, p1);
-    if (!drop_recurrent(llama, llama->scratch)) {
-        goto done;
-    }
-    if (engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
+    int err = drop_recurrent(llama, llama->scratch) ? HEARTH_OK : HEARTH_ERR_STATE;
+    if (err == HEARTH_OK && rest) {
         /* The window can have more bytes than the page, and would be copied only to be cut off: replace it by a tiny
          * one. If that fails it is merely slow. */
-        if (llama->tiny_partial.len > 0) {
-            llama_state_seq_set_data_ext(llama->ctx, llama->tiny_partial.data, llama->tiny_partial.len, llama->scratch,
-                                         PARTIAL);
+        if (tiny->len > 0) {
+            llama_state_seq_set_data_ext(llama->ctx, tiny->data, tiny->len, llama->scratch, PARTIAL);
         }
         partial = llama_state_seq_get_size_ext(llama->ctx, llama->scratch, PARTIAL);
     }
-    err = get_blob(llama, llama->scratch, 0, out);
-    if (err != HEARTH_OK) {
-        goto done;
-    }
-    err = HEARTH_ERR_STATE;
-    if (partial < HEADER_BYTES || out->len - begin < partial ||
-        !page_holds(out->data + begin, out->len - begin, p1 - p0)) {
-        goto done;
-    }
-    if (engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
-        out->len -= partial - HEADER_BYTES;
-        bool ok =
-            hearth_buf_append(out, llama->empty_partial.data + HEADER_BYTES, llama->empty_partial.len - HEADER_BYTES);
-        if (!ok) {
-            err = HEARTH_ERR_NOMEM;
-            goto done;
-        }
-    }
-    err = HEARTH_OK;
-done:
+    err = err == HEARTH_OK ? get_blob(llama, llama->scratch, 0, out) : err;
     clear(llama, llama->scratch);
-    if (err != HEARTH_OK) {
-        out->len = begin;
+    if (err == HEARTH_OK && (partial < HEADER_BYTES || out->len - begin < partial ||
+                             !page_holds(out->data + begin, out->len - begin, p1 - p0))) {
+        err = HEARTH_ERR_STATE;
     }
+    if (err == HEARTH_OK && rest) {
+        out->len -= partial - HEADER_BYTES;
+        err = hearth_buf_append(out, empty->data + HEADER_BYTES, empty->len - HEADER_BYTES) ? HEARTH_OK
+                                                                                            : HEARTH_ERR_NOMEM;
+    }
+    out->len = err == HEARTH_OK ? out->len : begin;
     return err;
 }
 
@@ -328,12 +314,9 @@ int hearth_llama_page_import(struct hearth_engine *engine, int32_t seq, int32_t 
     HEARTH_ASSERT(page_p0 >= 0 && page_p0 <= p0 && p0 < p1 && p1 <= page_p1);
     int err = HEARTH_ERR_STATE;
     if (page_holds(blob, len, page_p1 - page_p0)) {
-        hearth_llama_log_reset();
-        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, llama->scratch, 0) == len) {
+        err = set_blob(llama, blob, len, llama->scratch, 0);
+        if (err == HEARTH_OK) {
             llama_memory_seq_cp(llama->mem, llama->scratch, seq, p0, p1);
-            err = HEARTH_OK;
-        } else if (hearth_llama_log_no_cells()) {
-            err = HEARTH_ERR_NO_CELLS;
         }
         clear(llama, llama->scratch);
     }
@@ -351,12 +334,7 @@ int hearth_llama_snapshot_export(struct hearth_engine *engine, int32_t seq, int3
     if (llama_memory_seq_pos_max(llama->mem, seq) + 1 != pos) {
         return HEARTH_ERR_STATE;
     }
-    size_t begin = out->len;
-    int err = get_blob(llama, seq, snapshot_flags(llama), out);
-    if (err != HEARTH_OK) {
-        out->len = begin;
-    }
-    return err;
+    return get_blob(llama, seq, snapshot_flags(llama), out);
 }
 
 int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len) {
@@ -366,13 +344,10 @@ int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int3
     /* A recurrent memory with a cell count other than 1 aborts. Behind a window it stands further in. */
     bool counted = llama->recurrent || (llama->hybrid && llama->n_swa == 0 && snapshot_flags(llama) == PARTIAL);
     if (len >= HEADER_BYTES + 4 && (!counted || u32_at(blob, HEADER_BYTES) == 1)) {
-        hearth_llama_log_reset();
-        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, seq, snapshot_flags(llama)) == len &&
-            llama_memory_seq_pos_max(llama->mem, seq) + 1 == pos) {
-            err = HEARTH_OK;
-        } else if (hearth_llama_log_no_cells()) {
-            err = HEARTH_ERR_NO_CELLS;
-        }
+        err = set_blob(llama, blob, len, seq, snapshot_flags(llama));
+    }
+    if (err == HEARTH_OK && llama_memory_seq_pos_max(llama->mem, seq) + 1 != pos) {
+        err = HEARTH_ERR_STATE;
     }
     if (err != HEARTH_OK) {
         clear(llama, seq);
@@ -415,15 +390,8 @@ int hearth_llama_window_import(struct hearth_engine *engine, int32_t seq, int32_
     struct hearth_llama *llama = hearth_llama_of(engine);
     HEARTH_ASSERT(valid(llama, seq) && engine->caps.window_tokens > 0 && p0 >= 0 && p0 < p1);
     const llama_seq_id to = first ? seq : llama->scratch;
-    int err = HEARTH_ERR_STATE;
-    if (window_holds(blob, len) >= (uint32_t)(p1 - p0)) {
-        hearth_llama_log_reset();
-        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, to, PARTIAL) == len) {
-            err = HEARTH_OK;
-        } else if (hearth_llama_log_no_cells()) {
-            err = HEARTH_ERR_NO_CELLS;
-        }
-    }
+    int err =
+        window_holds(blob, len) >= (uint32_t)(p1 - p0) ? set_blob(llama, blob, len, to, PARTIAL) : HEARTH_ERR_STATE;
     if (!first) {
         if (err == HEARTH_OK) {
             llama_memory_seq_cp(llama->mem, llama->scratch, seq, p0, p1);

@@ -3,6 +3,7 @@
 #include "engine/llama_engine.h"
 
 #include "base/cancel.h"
+#include "base/utf8.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -20,15 +21,6 @@
  * token. */
 #define CUT_BYTES ((size_t)8192)
 
-/* The beginning of the character that a byte belongs to. */
-static size_t character(const char *text, size_t at) {
-    size_t begin = at;
-    while (begin > 0 && at - begin < 3 && ((unsigned char)text[begin] & 0xC0) == 0x80) {
-        begin--;
-    }
-    return begin;
-}
-
 static bool is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
@@ -41,7 +33,7 @@ static size_t run_end(const char *text, size_t len) {
             begin = i;
         }
         if (i - begin == RUN_BYTES) {
-            return character(text, i);
+            return hearth_utf8_complete(text, i);
         }
         if (text[i] < '0' || text[i] > '9') {
             digits = 0;
@@ -65,7 +57,7 @@ static size_t part_end(const char *text, size_t len) {
             return end;
         }
     }
-    return character(text, most);
+    return hearth_utf8_complete(text, most);
 }
 
 static int tokenize_part(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,

@@ -20,6 +20,22 @@
 #define PAGE_TOKENS 8
 #define PROMPT_TOKENS 13 /* the second page is a short one */
 
+/* Token ids spread over the vocabulary, the same ones every time. */
+static void spread_tokens(const struct hearth_engine *engine, hearth_token *tokens, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        tokens[i] = (hearth_token)((i * 2654435761u + 17) % engine->caps.vocab_tokens);
+    }
+}
+
+/* Copies the logits of a batch item; false: there are none. */
+static bool copy_logits(struct hearth_engine *engine, size_t index, float *out) {
+    const float *logits = engine->ops->logits(engine, index);
+    if (logits != NULL) {
+        memcpy(out, logits, engine->caps.vocab_tokens * sizeof *out);
+    }
+    return logits != NULL;
+}
+
 /* The result of a computation: the next token and everything that the engine tells about it. */
 struct outcome {
     hearth_token token;
@@ -36,188 +52,136 @@ struct selftest {
     struct outcome want, got;
 };
 
-/* Token ids spread over the vocabulary, the same ones every time. */
-static void fill_prompt(struct selftest *t) {
-    uint64_t vocab = t->engine->caps.vocab_tokens;
-    for (uint64_t i = 0; i <= PROMPT_TOKENS; i++) {
-        t->prompt[i] = (hearth_token)((i * 2654435761u + 17) % vocab);
+/* Every step is false, and has said why, when it fails. */
+static bool done(struct selftest *t, int err, const char *step) {
+    if (err != HEARTH_OK) {
+        hearth_fail(t->msg, err, "%s: %s", step, hearth_err_text(err));
     }
+    return err == HEARTH_OK;
 }
 
-static int decode(struct selftest *t, int32_t begin, int32_t end) {
+static bool decode(struct selftest *t, int32_t begin, int32_t end) {
     struct hearth_batch_item items[PROMPT_TOKENS + 1];
     for (int32_t i = begin; i < end; i++) {
         items[i - begin] =
             (struct hearth_batch_item){.token = t->prompt[i], .seq = 0, .pos = i, .output = i + 1 == end};
     }
-    int err = t->engine->ops->decode(t->engine, items, (size_t)(end - begin));
-    return err == HEARTH_OK ? err : hearth_fail(t->msg, err, "decoding [%d, %d): %s", begin, end, hearth_err_text(err));
+    return done(t, t->engine->ops->decode(t->engine, items, (size_t)(end - begin)), "decoding");
 }
 
 /* Computes the token at PROMPT on top of what the sequence holds. */
-static int compute(struct selftest *t, struct outcome *out) {
-    int err = decode(t, PROMPT_TOKENS, PROMPT_TOKENS + 1);
-    if (err != HEARTH_OK) {
-        return err;
+static bool compute(struct selftest *t, struct outcome *out) {
+    if (!decode(t, PROMPT_TOKENS, PROMPT_TOKENS + 1)) {
+        return false;
     }
     memset(&out->logprobs, 0, sizeof out->logprobs);
-    if (t->engine->ops->logits != NULL) {
-        const float *logits = t->engine->ops->logits(t->engine, 0);
-        if (logits == NULL) {
-            return hearth_fail(t->msg, HEARTH_ERR_ENGINE, "no logits");
-        }
-        memcpy(out->logits, logits, t->engine->caps.vocab_tokens * sizeof *logits);
+    if (out->logits != NULL && !copy_logits(t->engine, 0, out->logits)) {
+        return done(t, HEARTH_ERR_ENGINE, "no logits");
     }
     out->token = t->engine->ops->sample(t->engine, t->sampler, 0, 0, &out->logprobs);
-    return HEARTH_OK;
+    return true;
 }
 
-static int compare(struct selftest *t, const char *what) {
-    bool same =
-        t->want.token == t->got.token && memcmp(&t->want.logprobs, &t->got.logprobs, sizeof t->want.logprobs) == 0;
-    if (same && t->want.logits != NULL) {
-        same = memcmp(t->want.logits, t->got.logits, t->engine->caps.vocab_tokens * sizeof *t->want.logits) == 0;
+static bool compare(struct selftest *t, const char *what) {
+    const bool same =
+        t->want.token == t->got.token && memcmp(&t->want.logprobs, &t->got.logprobs, sizeof t->want.logprobs) == 0 &&
+        (t->want.logits == NULL ||
+         memcmp(t->want.logits, t->got.logits, t->engine->caps.vocab_tokens * sizeof *t->want.logits) == 0);
+    if (!same) {
+        hearth_fail(t->msg, HEARTH_ERR_STATE, "%s: other logits than before", what);
     }
-    return same ? HEARTH_OK : hearth_fail(t->msg, HEARTH_ERR_STATE, "%s: other logits than before", what);
+    return same;
 }
 
-static int fail_step(struct selftest *t, int err, const char *step) {
-    return hearth_fail(t->msg, err, "%s: %s", step, hearth_err_text(err));
-}
-
-static int export_all(struct selftest *t) {
+static bool export_all(struct selftest *t) {
     const struct hearth_engine_ops *ops = t->engine->ops;
-    int err = HEARTH_OK;
-    if (hearth_caps_has_pages(&t->engine->caps)) {
-        err = ops->page_export(t->engine, 0, 0, PAGE_TOKENS, &t->page[0]);
-        if (err == HEARTH_OK) {
-            err = ops->page_export(t->engine, 0, PAGE_TOKENS, PROMPT_TOKENS, &t->page[1]);
-        }
-        if (err != HEARTH_OK) {
-            return fail_step(t, err, "exporting a page");
-        }
-    }
-    if (hearth_caps_needs_snapshot(&t->engine->caps)) {
-        err = ops->snapshot_export(t->engine, 0, PROMPT_TOKENS, &t->snapshot);
-    }
-    return err == HEARTH_OK ? err : fail_step(t, err, "exporting a snapshot");
+    const bool pages = hearth_caps_has_pages(&t->engine->caps);
+    static const char page[] = "exporting a page";
+    return (!pages || (done(t, ops->page_export(t->engine, 0, 0, PAGE_TOKENS, &t->page[0]), page) &&
+                       done(t, ops->page_export(t->engine, 0, PAGE_TOKENS, PROMPT_TOKENS, &t->page[1]), page))) &&
+           (!hearth_caps_needs_snapshot(&t->engine->caps) ||
+            done(t, ops->snapshot_export(t->engine, 0, PROMPT_TOKENS, &t->snapshot), "exporting a snapshot"));
 }
 
-static int import_snapshot(struct selftest *t) {
-    if (!hearth_caps_needs_snapshot(&t->engine->caps)) {
-        return HEARTH_OK;
-    }
-    int err = t->engine->ops->snapshot_import(t->engine, 0, PROMPT_TOKENS, t->snapshot.data, t->snapshot.len);
-    return err == HEARTH_OK ? err : fail_step(t, err, "importing a snapshot");
+static bool import_snapshot(struct selftest *t) {
+    const struct hearth_buf *blob = &t->snapshot;
+    return !hearth_caps_needs_snapshot(&t->engine->caps) ||
+           done(t, t->engine->ops->snapshot_import(t->engine, 0, PROMPT_TOKENS, blob->data, blob->len),
+                "importing a snapshot");
 }
 
 /* Imports pages [0, end) into sequence 0, in up to two calls. */
-static int import_pages(struct selftest *t, int32_t end) {
-    const struct hearth_engine_ops *ops = t->engine->ops;
-    if (!hearth_caps_has_pages(&t->engine->caps)) {
-        return HEARTH_OK;
+static bool import_pages(struct selftest *t, int32_t end) {
+    const int32_t bounds[] = {0, PAGE_TOKENS, PROMPT_TOKENS};
+    bool ok = true;
+    for (int i = 0; i < 2 && ok && bounds[i] < end && hearth_caps_has_pages(&t->engine->caps); i++) {
+        const int32_t p1 = end < bounds[i + 1] ? end : bounds[i + 1];
+        ok = done(t,
+                  t->engine->ops->page_import(t->engine, 0, bounds[i], p1, t->page[i].data, t->page[i].len, bounds[i],
+                                              bounds[i + 1]),
+                  "importing a page");
     }
-    int32_t first = end < PAGE_TOKENS ? end : PAGE_TOKENS;
-    int err = ops->page_import(t->engine, 0, 0, first, t->page[0].data, t->page[0].len, 0, PAGE_TOKENS);
-    if (err == HEARTH_OK && end > PAGE_TOKENS) {
-        err = ops->page_import(t->engine, 0, PAGE_TOKENS, end, t->page[1].data, t->page[1].len, PAGE_TOKENS,
-                               PROMPT_TOKENS);
-    }
-    return err == HEARTH_OK ? err : fail_step(t, err, "importing a page");
+    return ok;
 }
 
-static int run(struct selftest *t) {
+static bool run(struct selftest *t) {
     const struct hearth_engine_ops *ops = t->engine->ops;
-    int err = decode(t, 0, PROMPT_TOKENS);
-    if (err == HEARTH_OK) {
-        err = export_all(t);
-    }
-    if (err == HEARTH_OK) {
-        err = compute(t, &t->want);
-    }
+    bool ok = decode(t, 0, PROMPT_TOKENS) && export_all(t) && compute(t, &t->want);
 
     /* Export everything, clear, import. */
     ops->seq_clear(t->engine, 0);
-    if (err == HEARTH_OK) {
-        err = import_pages(t, PROMPT_TOKENS);
-    }
-    if (err == HEARTH_OK) {
-        err = import_snapshot(t);
-    }
-    if (err == HEARTH_OK) {
-        err = compute(t, &t->got);
-    }
-    if (err == HEARTH_OK) {
-        err = compare(t, "after export and import");
-    }
+    ok = ok && import_pages(t, PROMPT_TOKENS) && import_snapshot(t) && compute(t, &t->got) &&
+         compare(t, "after export and import");
 
     /* Truncate and complete: the addressable state stays, the rest is imported. */
-    if (err == HEARTH_OK && hearth_caps_has_pages(&t->engine->caps)) {
-        err = ops->seq_keep(t->engine, 0, PROMPT_TOKENS);
-        if (err != HEARTH_OK) {
-            return fail_step(t, err, "truncating");
-        }
-        err = import_snapshot(t);
-        if (err == HEARTH_OK) {
-            err = compute(t, &t->got);
-        }
-        if (err == HEARTH_OK) {
-            err = compare(t, "after truncating");
-        }
+    if (ok && hearth_caps_has_pages(&t->engine->caps)) {
+        ok = done(t, ops->seq_keep(t->engine, 0, PROMPT_TOKENS), "truncating") && import_snapshot(t) &&
+             compute(t, &t->got) && compare(t, "after truncating");
     }
 
     /* Part of a page: for PAGES the rest can be computed, which takes the same splits to compare, so compute the
      * reference that way too. */
-    if (err == HEARTH_OK && t->engine->caps.memory_class == HEARTH_ENGINE_PAGES) {
+    if (ok && t->engine->caps.memory_class == HEARTH_ENGINE_PAGES) {
         const int32_t part = PAGE_TOKENS - 3;
         ops->seq_clear(t->engine, 0);
-        err = decode(t, 0, PROMPT_TOKENS);
-        if (err == HEARTH_OK && (err = ops->seq_rewind(t->engine, 0, part)) != HEARTH_OK) {
-            return fail_step(t, err, "rewinding");
-        }
-        err = err == HEARTH_OK ? decode(t, part, PROMPT_TOKENS) : err;
-        err = err == HEARTH_OK ? compute(t, &t->want) : err;
+        ok = decode(t, 0, PROMPT_TOKENS) && done(t, ops->seq_rewind(t->engine, 0, part), "rewinding") &&
+             decode(t, part, PROMPT_TOKENS) && compute(t, &t->want);
         ops->seq_clear(t->engine, 0);
-        err = err == HEARTH_OK ? import_pages(t, part) : err;
-        err = err == HEARTH_OK ? decode(t, part, PROMPT_TOKENS) : err;
-        err = err == HEARTH_OK ? compute(t, &t->got) : err;
-        err = err == HEARTH_OK ? compare(t, "after importing part of a page") : err;
+        ok = ok && import_pages(t, part) && decode(t, part, PROMPT_TOKENS) && compute(t, &t->got) &&
+             compare(t, "after importing part of a page");
     }
-    return err;
+    return ok;
 }
 
 /* Imports a window in two pieces behind the pages. */
-static int run_window(struct selftest *t) {
+static bool run_window(struct selftest *t) {
     const struct hearth_engine_ops *ops = t->engine->ops;
-    const int32_t window = t->engine->caps.window_tokens;
-    const int32_t p0 = window < PROMPT_TOKENS ? PROMPT_TOKENS - window : 0, middle = p0 + (PROMPT_TOKENS - p0) / 2;
-    if (middle == p0) {
-        return HEARTH_ERR_UNSUPPORTED;
-    }
+    const int32_t window = t->engine->caps.window_tokens, p0 = window < PROMPT_TOKENS ? PROMPT_TOKENS - window : 0;
+    const int32_t bounds[] = {p0, p0 + (PROMPT_TOKENS - p0) / 2, PROMPT_TOKENS};
     ops->seq_clear(t->engine, 0);
-    int err = decode(t, 0, PROMPT_TOKENS);
-    err = err == HEARTH_OK ? ops->window_export(t->engine, 0, p0, middle, &t->window[0]) : err;
-    err = err == HEARTH_OK ? ops->window_export(t->engine, 0, middle, PROMPT_TOKENS, &t->window[1]) : err;
-    err = err == HEARTH_OK ? compute(t, &t->want) : err;
-    ops->seq_clear(t->engine, 0);
-    err = err == HEARTH_OK ? import_pages(t, PROMPT_TOKENS) : err;
-    for (int i = 0; i < 2 && err == HEARTH_OK; i++) {
-        err = ops->window_import(t->engine, 0, i == 0 ? p0 : middle, i == 0 ? middle : PROMPT_TOKENS, t->window[i].data,
-                                 t->window[i].len, i == 0);
+    bool ok = bounds[1] > p0 && decode(t, 0, PROMPT_TOKENS);
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = done(t, ops->window_export(t->engine, 0, bounds[i], bounds[i + 1], &t->window[i]), "exporting a window");
     }
-    err = err == HEARTH_OK ? compute(t, &t->got) : err;
-    return err == HEARTH_OK ? compare(t, "after importing a window in pieces") : err;
+    ok = ok && compute(t, &t->want);
+    ops->seq_clear(t->engine, 0);
+    ok = ok && import_pages(t, PROMPT_TOKENS);
+    for (int i = 0; i < 2 && ok; i++) {
+        const struct hearth_buf *blob = &t->window[i];
+        ok = done(t, ops->window_import(t->engine, 0, bounds[i], bounds[i + 1], blob->data, blob->len, i == 0),
+                  "importing a window");
+    }
+    return ok && compute(t, &t->got) && compare(t, "after importing a window in pieces");
 }
 
 bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg) {
     struct selftest t = {.engine = engine, .msg = msg};
-    int err = HEARTH_ERR_NOMEM;
     if (engine->caps.batch_tokens <= PROMPT_TOKENS || engine->caps.ctx_tokens <= 2 * PROMPT_TOKENS) {
         hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "a context of %u and a batch of %u tokens are too small to test",
                     engine->caps.ctx_tokens, engine->caps.batch_tokens);
         return false;
     }
-    fill_prompt(&t);
+    spread_tokens(engine, t.prompt, PROMPT_TOKENS + 1);
     struct hearth_sampling greedy;
     hearth_sampling_default(&greedy);
     greedy.temperature = 0.0f;
@@ -226,30 +190,28 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     if (t.sampler == NULL) {
         return false;
     }
+    bool ok = true;
     if (engine->ops->logits != NULL) {
         t.want.logits = malloc(engine->caps.vocab_tokens * sizeof *t.want.logits);
         t.got.logits = malloc(engine->caps.vocab_tokens * sizeof *t.got.logits);
+        ok = done(&t, t.want.logits != NULL && t.got.logits != NULL ? HEARTH_OK : HEARTH_ERR_NOMEM, "logits");
     }
-    if (engine->ops->logits == NULL || (t.want.logits != NULL && t.got.logits != NULL)) {
-        err = run(&t);
-        if (err == HEARTH_OK && engine->caps.window_tokens > 0 && run_window(&t) != HEARTH_OK) {
-            engine->caps.window_tokens = 0; /* snapshots of it work all the same */
-        }
-    } else {
-        hearth_fail(msg, err, "out of memory");
+    ok = ok && run(&t);
+    struct hearth_errmsg unused;
+    t.msg = &unused;
+    if (ok && engine->caps.window_tokens > 0 && !run_window(&t)) {
+        engine->caps.window_tokens = 0; /* snapshots of it work all the same */
     }
     engine->ops->seq_clear(engine, 0);
     engine->ops->sampler_destroy(engine, t.sampler);
     for (size_t i = 0; i < 2; i++) {
         hearth_buf_finish(&t.page[i]);
-    }
-    for (size_t i = 0; i < 2; i++) {
         hearth_buf_finish(&t.window[i]);
     }
     hearth_buf_finish(&t.snapshot);
     free(t.want.logits);
     free(t.got.logits);
-    return err == HEARTH_OK;
+    return ok;
 }
 
 #define EXACT_TOKENS 9 /* one more than kernels take at once */
@@ -269,11 +231,7 @@ static bool compute_last(struct hearth_engine *engine, const hearth_token *token
     for (size_t i = 1; i <= EXACT_TOKENS && err == HEARTH_OK && !together; i++) {
         err = engine->ops->decode(engine, items + i, 1);
     }
-    const float *logits = err == HEARTH_OK ? engine->ops->logits(engine, together ? EXACT_TOKENS - 1 : 0) : NULL;
-    if (logits != NULL) {
-        memcpy(out, logits, engine->caps.vocab_tokens * sizeof *out);
-    }
-    return logits != NULL;
+    return err == HEARTH_OK && copy_logits(engine, together ? EXACT_TOKENS - 1 : 0, out);
 }
 
 bool hearth_engine_batch_exact(struct hearth_engine *engine) {
@@ -285,9 +243,7 @@ bool hearth_engine_batch_exact(struct hearth_engine *engine) {
         return false;
     }
     hearth_token tokens[1 + EXACT_TOKENS];
-    for (uint64_t i = 0; i <= EXACT_TOKENS; i++) {
-        tokens[i] = (hearth_token)((i * 2654435761u + 17) % vocab);
-    }
+    spread_tokens(engine, tokens, 1 + EXACT_TOKENS);
     bool same = compute_last(engine, tokens, true, logits) && compute_last(engine, tokens, false, logits + vocab) &&
                 memcmp(logits, logits + vocab, vocab * sizeof *logits) == 0;
     engine->ops->seq_clear(engine, 0);
@@ -325,15 +281,12 @@ static bool compute_split(struct hearth_engine *engine, const hearth_token *toke
         }
         err = engine->ops->decode(engine, items, n);
     }
-    const float *logits = err == HEARTH_OK ? engine->ops->logits(engine, (size_t)last) : NULL;
-    if (logits != NULL) {
-        memcpy(out, logits, engine->caps.vocab_tokens * sizeof *out);
-    }
+    const bool ok = err == HEARTH_OK && copy_logits(engine, (size_t)last, out);
     engine->ops->seq_clear(engine, 0);
     if (split->beside > 0) {
         engine->ops->seq_clear(engine, 1);
     }
-    return logits != NULL;
+    return ok;
 }
 
 bool hearth_engine_splits_exact(struct hearth_engine *engine) {
@@ -342,9 +295,7 @@ bool hearth_engine_splits_exact(struct hearth_engine *engine) {
     const size_t vocab = caps->vocab_tokens;
     float *logits = engine->ops->logits != NULL ? malloc(2 * vocab * sizeof *logits) : NULL;
     hearth_token tokens[SPLIT_TOKENS];
-    for (uint64_t i = 0; i < SPLIT_TOKENS; i++) {
-        tokens[i] = (hearth_token)((i * 2654435761u + 17) % vocab);
-    }
+    spread_tokens(engine, tokens, SPLIT_TOKENS);
     const int32_t whole = caps->batch_tokens < SPLIT_TOKENS ? (int32_t)caps->batch_tokens : SPLIT_TOKENS;
     bool same = logits != NULL && caps->ctx_tokens > 2 * SPLIT_TOKENS &&
                 compute_split(engine, tokens, &(struct split){.most = whole}, logits);

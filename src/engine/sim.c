@@ -115,6 +115,7 @@ static void sim_destroy(struct hearth_engine *engine) {
     struct sim *sim = hearth_sim_of(engine);
     hearth_sim_state_finish(sim);
     hearth_engine_finish(engine);
+    hearth_trie_finish(&sim->text);
     free(sim->outputs);
     free(sim->output_wanted);
     free(sim);
@@ -154,15 +155,12 @@ void hearth_sim_params_default(struct hearth_sim_params *params) {
         .lanes = 4,
         .batch_tokens = 2048,
         .ubatch_tokens = 512,
-        .rewind_tokens = 0,
         .prefill_tokens_per_s = 1000.0,
         .decode_tokens_per_s = 50.0,
         .page_bytes_per_token = 64,
         .snapshot_bytes = 4096,
         .import_bytes_per_s = 1e9,
         .export_bytes_per_s = 1e9,
-        .real_time = false,
-        .seed = 0,
         .reply_tokens = 40,
     };
 }
@@ -269,11 +267,11 @@ int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engi
     sim->params = *params;
     sim->origin =
         (sim_mix(params->seed, 0x0121611) & ~(uint64_t)SIM_STATE_LOW) | (params->repeats ? SIM_STATE_REPEATS : 0);
-    hearth_sim_text_init(&sim->text);
     caps_fill(sim);
     sim->outputs = calloc(params->batch_tokens, sizeof sim->outputs[0]);
     sim->output_wanted = calloc(params->batch_tokens, sizeof sim->output_wanted[0]);
-    if (sim->outputs == NULL || sim->output_wanted == NULL || hearth_sim_state_init(sim) != HEARTH_OK) {
+    if (sim->outputs == NULL || sim->output_wanted == NULL || !hearth_sim_text_init(&sim->text) ||
+        hearth_sim_state_init(sim) != HEARTH_OK) {
         sim_destroy(&sim->base);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for %u cells of the sim engine", params->ctx_tokens);
     }

@@ -9,6 +9,7 @@
 #define HEARTH_ENGINE_SIM_PARTS_H
 
 #include "base/assert.h"
+#include "base/trie.h"
 #include "engine/sim.h"
 
 /* A state digest: 56 bits that depend on every token before it, and a low byte whose first bit says whether the last of
@@ -37,20 +38,10 @@ static inline sim_state sim_poison(uint64_t a, uint64_t b) {
 
 /* ---- text ---- */
 
-enum { SIM_BYTE_TOKENS = 256, SIM_TRIE_NODES = 4096, SIM_LEADS = 3 };
+enum { SIM_BYTE_TOKENS = 256, SIM_LEADS = 3 };
 
-/* A trie over the texts of the merged tokens; node 0 is none. Immutable once made. */
-struct sim_text {
-    struct sim_node {
-        uint16_t child, sibling;
-        int16_t token; /* the token that ends here, or -1 */
-        uint8_t byte;
-    } nodes[SIM_TRIE_NODES];
-    uint16_t nodes_used;
-    uint16_t roots[256]; /* by first byte */
-};
-
-void hearth_sim_text_init(struct sim_text *text);
+/* Fills a trie with all texts but those of specials. False: out of memory. */
+bool hearth_sim_text_init(struct hearth_trie *trie);
 uint32_t hearth_sim_text_vocab(void);
 /* The bytes of a token; specials too. */
 const char *hearth_sim_text_bytes(hearth_token token, size_t *len);
@@ -62,7 +53,7 @@ void hearth_sim_text_words(hearth_token *first, hearth_token *last);
 /* Leads are tokens that end one byte before the end of a character; any continuation byte completes it. */
 hearth_token hearth_sim_text_lead(size_t k); /* k < SIM_LEADS */
 bool hearth_sim_text_is_lead(hearth_token token);
-int hearth_sim_text_tokenize(const struct sim_text *text, const char *bytes, size_t len, bool parse_special,
+int hearth_sim_text_tokenize(const struct hearth_trie *trie, const char *bytes, size_t len, bool parse_special,
                              struct hearth_tokens *out);
 
 /* ---- state ---- */
@@ -98,8 +89,8 @@ struct sim_fault {
 struct sim {
     struct hearth_engine base;
     struct hearth_sim_params params;
-    struct sim_text text;
-    sim_state origin; /* state of the empty sequence */
+    struct hearth_trie text; /* the vocabulary's texts */
+    sim_state origin;        /* state of the empty sequence */
 
     struct sim_cell *cells;
     uint32_t *free_cells;        /* stack */

@@ -61,11 +61,18 @@ size_t hearth_sim_window_bytes(const struct sim *sim, int32_t tokens) {
     return content > share ? content : share;
 }
 
-/* Completes a blob that was reserved at `blob`: padding, checksum, head. */
-static void blob_seal(uint8_t *blob, size_t len, size_t used, struct blob_head *head) {
+/* Completes a blob behind `out`, for which there is room: padding, checksum, head. */
+static int blob_seal(struct sim *sim, struct hearth_buf *out, size_t len, size_t used, struct blob_head *head,
+                     _Atomic uint64_t *count) {
+    uint8_t *blob = out->data + out->len;
+    head->seed = sim->params.seed;
     memset(blob + used, 0xA5, len - used);
     head->checksum = hearth_checksum(blob + sizeof *head, len - sizeof *head);
     memcpy(blob, head, sizeof *head);
+    out->len += len;
+    ++*count;
+    hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
+    return HEARTH_OK;
 }
 
 /* Reads a head. False: this is no such blob, as far as a real engine would notice. */
@@ -148,6 +155,12 @@ static void seq_empty(struct sim *sim, struct sim_seq *seq) {
     seq_truncate(sim, seq, 0);
     seq->broken = false;
     seq_uncomplete(sim, seq);
+}
+
+/* What fails leaves the sequence empty. */
+static int fail_empty(struct sim *sim, struct sim_seq *seq, int err) {
+    seq_empty(sim, seq);
+    return err;
 }
 
 struct sim_seq *hearth_sim_state_seq(struct sim *sim, int32_t seq) {
@@ -271,8 +284,7 @@ int hearth_sim_seq_rewind(struct hearth_engine *engine, int32_t seq, int32_t n) 
     struct sim_seq *s = seq_usable(engine, seq);
     HEARTH_ASSERT(n <= s->n && n >= hearth_sim_seq_rewind_floor(engine, seq, s->n));
     if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SEQ_REWIND)) {
-        seq_empty(sim, s);
-        return HEARTH_ERR_STATE;
+        return fail_empty(sim, s, HEARTH_ERR_STATE);
     }
     seq_truncate(sim, s, n);
     return HEARTH_OK;
@@ -315,6 +327,12 @@ bool hearth_sim_intact(struct hearth_engine *engine, int32_t seq, const hearth_t
     return state_now(sim, s) == state;
 }
 
+static int imported(struct sim *sim, size_t len, _Atomic uint64_t *count) {
+    ++*count;
+    hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
+    return HEARTH_OK;
+}
+
 /* ---- pages ---- */
 
 int hearth_sim_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, struct hearth_buf *out) {
@@ -329,8 +347,7 @@ int hearth_sim_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0
         return HEARTH_ERR_NOMEM;
     }
     uint8_t *blob = out->data + out->len;
-    struct blob_head head = {
-        .magic = PAGE_MAGIC, .p0 = p0, .p1 = p1, .records = (uint32_t)(p1 - p0), .seed = sim->params.seed};
+    struct blob_head head = {.magic = PAGE_MAGIC, .p0 = p0, .p1 = p1, .records = (uint32_t)(p1 - p0)};
     size_t used = sizeof head;
     for (int32_t i = p0; i < p1; i++) {
         const struct sim_cell *cell = &sim->cells[s->cells[i]];
@@ -339,11 +356,7 @@ int hearth_sim_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0
         memcpy(blob + used, &record, sizeof record);
         used += sizeof record;
     }
-    blob_seal(blob, len, used, &head);
-    out->len += len;
-    sim->counted.page_exports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    return blob_seal(sim, out, len, used, &head, &sim->counted.page_exports);
 }
 
 /* Puts the records of positions [p0, p1) behind a sequence. A position that the blob has no record of is a hole. */
@@ -372,24 +385,16 @@ int hearth_sim_page_import(struct hearth_engine *engine, int32_t seq, int32_t p0
     HEARTH_ASSERT(0 <= page_p0 && page_p0 <= p0 && p0 < p1 && p1 <= page_p1);
     HEARTH_ASSERT((uint32_t)p1 <= sim->params.ctx_tokens);
     struct blob_head head;
-    int err = HEARTH_OK;
-    if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_PAGE_IMPORT)) {
-        err = HEARTH_ERR_STATE;
-    } else if (!blob_open(blob, len, PAGE_MAGIC, &head) || len != page_bytes(sim, head.p1 - head.p0) ||
-               head.records != (uint32_t)(head.p1 - head.p0)) {
-        err = HEARTH_ERR_STATE;
-    } else if (sim->free_count < (uint32_t)(page_p1 - page_p0)) {
-        err = HEARTH_ERR_NO_CELLS;
+    if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_PAGE_IMPORT) || !blob_open(blob, len, PAGE_MAGIC, &head) ||
+        len != page_bytes(sim, head.p1 - head.p0) || head.records != (uint32_t)(head.p1 - head.p0)) {
+        return fail_empty(sim, s, HEARTH_ERR_STATE);
     }
-    if (err != HEARTH_OK) {
-        seq_empty(sim, s);
-        return err;
+    if (sim->free_count < (uint32_t)(page_p1 - page_p0)) {
+        return fail_empty(sim, s, HEARTH_ERR_NO_CELLS);
     }
     page_attach(sim, s, p0, p1, blob, &head, blob_taint(sim, blob, len, &head));
     seq_uncomplete(sim, s);
-    sim->counted.page_imports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    return imported(sim, len, &sim->counted.page_imports);
 }
 
 /* ---- snapshots ---- */
@@ -409,13 +414,8 @@ int hearth_sim_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_
     if (!hearth_buf_reserve(out, len)) {
         return HEARTH_ERR_NOMEM;
     }
-    struct blob_head head = {
-        .magic = SNAPSHOT_MAGIC, .p0 = 0, .p1 = pos, .seed = sim->params.seed, .state = s->rec[pos]};
-    blob_seal(out->data + out->len, len, sizeof head, &head);
-    out->len += len;
-    sim->counted.snapshot_exports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    struct blob_head head = {.magic = SNAPSHOT_MAGIC, .p0 = 0, .p1 = pos, .state = s->rec[pos]};
+    return blob_seal(sim, out, len, sizeof head, &head, &sim->counted.snapshot_exports);
 }
 
 int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len) {
@@ -429,22 +429,17 @@ int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_
         return hearth_sim_window_import(engine, seq, p0 > 0 ? p0 : 0, pos, blob, len, true);
     }
     struct blob_head head;
-    int err = HEARTH_OK;
     if (!has_pages(sim)) {
         seq_empty(sim, s);
     }
-    if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_IMPORT)) {
-        err = HEARTH_ERR_STATE;
-    } else if (!blob_open(blob, len, SNAPSHOT_MAGIC, &head) || len != snapshot_bytes(sim, head.p1)) {
-        err = HEARTH_ERR_STATE;
-    } else if (!has_pages(sim) && sim->free_count < hearth_sim_state_cells(sim, (uint32_t)pos)) {
-        err = HEARTH_ERR_NO_CELLS;
-    }
-    if (err != HEARTH_OK) {
-        seq_empty(sim, s);
-        return err;
+    if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_IMPORT) || !blob_open(blob, len, SNAPSHOT_MAGIC, &head) ||
+        len != snapshot_bytes(sim, head.p1)) {
+        return fail_empty(sim, s, HEARTH_ERR_STATE);
     }
     if (!has_pages(sim)) {
+        if (sim->free_count < hearth_sim_state_cells(sim, (uint32_t)pos)) {
+            return fail_empty(sim, s, HEARTH_ERR_NO_CELLS);
+        }
         sim->free_count -= hearth_sim_state_cells(sim, (uint32_t)pos);
         s->n = pos;
     }
@@ -452,9 +447,7 @@ int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_
     s->rec[pos] = taint == 0 ? head.state : sim_poison(head.state, taint);
     s->complete = true;
     s->since = s->high = pos;
-    sim->counted.snapshot_imports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    return imported(sim, len, &sim->counted.snapshot_imports);
 }
 
 /* ---- windows ---- */
@@ -472,15 +465,9 @@ int hearth_sim_window_export(struct hearth_engine *engine, int32_t seq, int32_t 
     if (!hearth_buf_reserve(out, len)) {
         return HEARTH_ERR_NOMEM;
     }
-    uint8_t *blob = out->data + out->len;
-    struct blob_head head = {
-        .magic = WINDOW_MAGIC, .p0 = p0, .p1 = p1, .records = (uint32_t)(p1 - p0) + 1, .seed = sim->params.seed};
-    memcpy(blob + sizeof head, s->rec + p0, states);
-    blob_seal(blob, len, sizeof head + states, &head);
-    out->len += len;
-    sim->counted.snapshot_exports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    struct blob_head head = {.magic = WINDOW_MAGIC, .p0 = p0, .p1 = p1, .records = (uint32_t)(p1 - p0) + 1};
+    memcpy(out->data + out->len + sizeof head, s->rec + p0, states);
+    return blob_seal(sim, out, len, sizeof head + states, &head, &sim->counted.snapshot_exports);
 }
 
 /* Takes the states at p0 … p1 of a piece, as far as it has them. */
@@ -508,8 +495,7 @@ int hearth_sim_window_import(struct hearth_engine *engine, int32_t seq, int32_t 
     struct blob_head head;
     if (hearth_sim_fails(sim, HEARTH_SIM_FAULT_SNAPSHOT_IMPORT) || !blob_open(blob, len, WINDOW_MAGIC, &head) ||
         head.records != (uint32_t)(head.p1 - head.p0) + 1 || len != hearth_sim_window_bytes(sim, head.p1 - head.p0)) {
-        seq_empty(sim, s);
-        return HEARTH_ERR_STATE;
+        return fail_empty(sim, s, HEARTH_ERR_STATE);
     }
     HEARTH_ASSERT(p1 == s->n || p1 == head.p1); /* only the last one may be cut */
     if (first) {
@@ -528,7 +514,5 @@ int hearth_sim_window_import(struct hearth_engine *engine, int32_t seq, int32_t 
         s->since = s->window_p0 == 0 ? 0 : s->window_p0 + window < p1 ? s->window_p0 + window : p1;
         s->high = p1;
     }
-    sim->counted.snapshot_imports++;
-    hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
-    return HEARTH_OK;
+    return imported(sim, len, &sim->counted.snapshot_imports);
 }

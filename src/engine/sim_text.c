@@ -80,7 +80,6 @@ enum {
     VOCAB = FIRST_SPECIAL + COUNT(specials),
     LEAD_BYTE = 0xC3, /* also a lead: with any continuation it is one of U+00C0 … U+00FF */
 };
-_Static_assert(VOCAB <= INT16_MAX, "a trie node's token is 16 bits wide");
 
 uint32_t hearth_sim_text_vocab(void) {
     return VOCAB;
@@ -136,46 +135,19 @@ bool hearth_sim_text_is_lead(hearth_token token) {
     return token == LEAD_BYTE || (token >= FIRST_LEAD && token < FIRST_SPECIAL);
 }
 
-static uint16_t node_new(struct sim_text *text, uint8_t byte, uint16_t sibling) {
-    HEARTH_ASSERT(text->nodes_used < SIM_TRIE_NODES);
-    uint16_t at = text->nodes_used++;
-    text->nodes[at] = (struct sim_node){.sibling = sibling, .token = -1, .byte = byte};
-    return at;
-}
-
-static uint16_t child_find(const struct sim_text *text, uint16_t node, uint8_t byte) {
-    uint16_t at = text->nodes[node].child;
-    while (at != 0 && text->nodes[at].byte != byte) {
-        at = text->nodes[at].sibling;
-    }
-    return at;
-}
-
-void hearth_sim_text_init(struct sim_text *text) {
-    memset(text, 0, sizeof *text);
-    text->nodes_used = 1;
-    for (unsigned b = 0; b < 256; b++) {
-        text->roots[b] = node_new(text, (uint8_t)b, 0);
-        text->nodes[text->roots[b]].token = (int16_t)b;
-    }
-    for (hearth_token token = FIRST_WORD; token < FIRST_SPECIAL; token++) {
+bool hearth_sim_text_init(struct hearth_trie *trie) {
+    for (hearth_token token = 0; token < FIRST_SPECIAL; token++) {
         size_t len;
-        const uint8_t *s = (const uint8_t *)hearth_sim_text_bytes(token, &len);
-        uint16_t at = text->roots[s[0]];
-        for (size_t i = 1; i < len; i++) {
-            uint16_t next = child_find(text, at, s[i]);
-            if (next == 0) {
-                next = node_new(text, s[i], text->nodes[at].child);
-                text->nodes[at].child = next;
-            }
-            at = next;
+        const char *text = hearth_sim_text_bytes(token, &len);
+        int32_t *place = hearth_trie_place(trie, text, len);
+        if (place == NULL) {
+            return false;
         }
         /* A text that stands twice in the tables keeps its first token; the second is only ever drawn, which is one
          * more way for a reply to come back as other tokens. */
-        if (text->nodes[at].token < 0) {
-            text->nodes[at].token = (int16_t)token;
-        }
+        *place = *place < 0 ? token : *place;
     }
+    return true;
 }
 
 /* The special that the text begins with, or -1. */
@@ -192,26 +164,14 @@ static hearth_token special_match(const char *bytes, size_t len, size_t *matched
     return -1;
 }
 
-static hearth_token longest_match(const struct sim_text *text, const uint8_t *s, size_t len, size_t *matched) {
-    uint16_t at = text->roots[s[0]];
-    hearth_token best = text->nodes[at].token;
-    *matched = 1;
-    for (size_t i = 1; i < len && (at = child_find(text, at, s[i])) != 0; i++) {
-        if (text->nodes[at].token >= 0) {
-            best = text->nodes[at].token;
-            *matched = i + 1;
-        }
-    }
-    return best;
-}
-
-int hearth_sim_text_tokenize(const struct sim_text *text, const char *bytes, size_t len, bool parse_special,
+int hearth_sim_text_tokenize(const struct hearth_trie *trie, const char *bytes, size_t len, bool parse_special,
                              struct hearth_tokens *out) {
     size_t n_before = out->n;
     for (size_t i = 0, matched; i < len; i += matched) {
         hearth_token token = parse_special ? special_match(bytes + i, len - i, &matched) : -1;
         if (token < 0) {
-            token = longest_match(text, (const uint8_t *)bytes + i, len - i, &matched);
+            bool open;
+            matched = hearth_trie_match(trie, bytes + i, len - i, &token, &open);
         }
         const int err = hearth_tokens_push(out, token) ? hearth_cancel_poll() : HEARTH_ERR_NOMEM;
         if (err != HEARTH_OK) {

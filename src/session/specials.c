@@ -10,6 +10,7 @@
  * of ends and beginnings are tokenised together and apart, and compared. */
 #include "session/specials.h"
 
+#include "base/trie.h"
 #include "engine/engine.h"
 
 #include <stdatomic.h>
@@ -20,23 +21,10 @@
 enum { UNKNOWN, CUTS, DOES_NOT };
 enum { TEXT_MAX = 256 }; /* bytes of a control token; a longer one is not treated as one */
 
-struct trie_node {
-    uint32_t child, sibling; /* 0: none */
-    hearth_token token;      /* the token that ends here, or -1 */
-    uint8_t byte;
-};
-
-struct trie {
-    struct trie_node *nodes; /* [0] stands for none */
-    uint32_t count;
-    size_t cap;
-    uint32_t roots[256];
-};
-
 struct hearth_specials {
     struct hearth_engine *engine;
-    struct trie control, all; /* texts of control tokens; of these and of markup */
-    struct trie tails;        /* the same texts from their first letter or digit on, if brackets stand before that */
+    struct hearth_trie control, all; /* texts of control tokens; of these and of markup */
+    struct hearth_trie tails; /* the same texts from their first letter or digit on, if brackets stand before that */
     size_t longest;           /* bytes of the longest text */
     char *turn_end;
     size_t turn_end_len;
@@ -44,57 +32,20 @@ struct hearth_specials {
     _Atomic uint8_t *verdicts; /* by token */
 };
 
-static uint32_t node_new(struct trie *trie, uint8_t byte, uint32_t sibling) {
-    if (!HEARTH_BUF_ROOM(trie->nodes, trie->count, trie->cap)) {
-        return 0;
+static bool add(struct hearth_trie *trie, hearth_token token, const char *text, size_t len) {
+    int32_t *place = hearth_trie_place(trie, text, len);
+    if (place != NULL) {
+        *place = token;
     }
-    trie->nodes[trie->count] = (struct trie_node){.sibling = sibling, .token = -1, .byte = byte};
-    return trie->count++;
+    return place != NULL;
 }
 
-static uint32_t child_of(const struct trie *trie, uint32_t node, uint8_t byte) {
-    uint32_t at = trie->nodes[node].child;
-    while (at != 0 && trie->nodes[at].byte != byte) {
-        at = trie->nodes[at].sibling;
-    }
-    return at;
-}
-
-static bool add(struct trie *trie, hearth_token token, const char *text, size_t len) {
-    const uint8_t *bytes = (const uint8_t *)text;
-    uint32_t at = trie->roots[bytes[0]];
-    if (at == 0) {
-        at = trie->roots[bytes[0]] = node_new(trie, bytes[0], 0);
-    }
-    for (size_t i = 1; i < len && at != 0; i++) {
-        uint32_t next = child_of(trie, at, bytes[i]);
-        if (next == 0) {
-            next = node_new(trie, bytes[i], trie->nodes[at].child);
-            trie->nodes[at].child = next;
-        }
-        at = next;
-    }
-    if (at != 0) {
-        trie->nodes[at].token = token;
-    }
-    return at != 0;
-}
-
-/* The length of the longest text at `at` that ends at or before `len`; 0: none. `*open`: a longer one may go on behind
- * `len`. */
-static size_t match(const struct trie *trie, const char *text, size_t len, size_t at, hearth_token *token, bool *open) {
-    size_t best = 0;
-    uint32_t node = at < len ? trie->roots[(uint8_t)text[at]] : 0;
+/* hearth_trie_match() at a place of a text; mostly no text begins there. */
+static size_t match(const struct hearth_trie *trie, const char *text, size_t len, size_t at, hearth_token *token,
+                    bool *open) {
     *open = false;
-    for (size_t end = at + 1; node != 0; end++) {
-        if (trie->nodes[node].token >= 0) {
-            *token = trie->nodes[node].token;
-            best = end - at;
-        }
-        *open = end == len && trie->nodes[node].child != 0;
-        node = end < len ? child_of(trie, node, (uint8_t)text[end]) : 0;
-    }
-    return best;
+    return at < len && trie->first[(uint8_t)text[at]] != 0 ? hearth_trie_match(trie, text + at, len - at, token, open)
+                                                           : 0;
 }
 
 /* Whether the tokenizer adds a token behind every text: a one-letter text has another last token with special tokens
@@ -166,9 +117,9 @@ static bool add_all(struct hearth_specials *specials, const char *template_text)
 
 void hearth_specials_destroy(struct hearth_specials *specials) {
     if (specials != NULL) {
-        free(specials->control.nodes);
-        free(specials->all.nodes);
-        free(specials->tails.nodes);
+        hearth_trie_finish(&specials->control);
+        hearth_trie_finish(&specials->all);
+        hearth_trie_finish(&specials->tails);
         free(specials->turn_end);
         free((void *)specials->verdicts);
         free(specials);
@@ -292,11 +243,7 @@ struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, con
     bool ok = specials->verdicts != NULL && specials->turn_end != NULL;
     if (ok) {
         bool never = adds_end(engine);
-        (void)node_new(&specials->control, 0, 0);
-        (void)node_new(&specials->all, 0, 0);
-        (void)node_new(&specials->tails, 0, 0);
-        ok = specials->control.count == 1 && specials->all.count == 1 && specials->tails.count == 1 &&
-             (never || add_all(specials, can_be_severed(engine) ? template_text : NULL));
+        ok = never || add_all(specials, can_be_severed(engine) ? template_text : NULL);
         if (ok && !never && specials->turn_end_len > 0 && !control_at(specials, turn_end, specials->turn_end_len, 0)) {
             specials->lines = lines_can_be_cut(engine);
         }
@@ -381,9 +328,9 @@ static uint8_t other_case(uint8_t byte) {
 
 /* Like match(), but ignoring case, from a node to which the text before `end` has led: where the longest text ends, or
  * 0. A template may print a client's text in capitals, and so make a token of it. */
-static size_t match_letters(const struct trie *trie, uint32_t node, const char *text, size_t len, size_t end,
+static size_t match_letters(const struct hearth_trie *trie, uint32_t node, const char *text, size_t len, size_t end,
                             bool *open) {
-    size_t best = trie->nodes[node].token >= 0 ? end : 0;
+    size_t best = trie->nodes[node].value >= 0 ? end : 0;
     *open = *open || (end == len && trie->nodes[node].child != 0);
     for (uint32_t at = end < len ? trie->nodes[node].child : 0; at != 0; at = trie->nodes[at].sibling) {
         const uint8_t byte = trie->nodes[at].byte;
@@ -396,9 +343,9 @@ static size_t match_letters(const struct trie *trie, uint32_t node, const char *
 }
 
 /* The length of what matches at `at`, ignoring case. */
-static size_t match_any_case(const struct trie *trie, const char *text, size_t len, size_t at, bool *open) {
+static size_t match_any_case(const struct hearth_trie *trie, const char *text, size_t len, size_t at, bool *open) {
     const uint8_t first = (uint8_t)text[at];
-    const uint32_t roots[] = {trie->roots[first], trie->roots[other_case(first)]};
+    const uint32_t roots[] = {trie->first[first], trie->first[other_case(first)]};
     size_t best = 0;
     *open = false;
     for (size_t i = 0; i < (roots[0] == roots[1] ? 1 : 2); i++) {
@@ -410,10 +357,10 @@ static size_t match_any_case(const struct trie *trie, const char *text, size_t l
 
 size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
                             size_t from, size_t *matched) {
-    const struct trie *trie = markup ? &specials->all : &specials->control;
+    const struct hearth_trie *trie = markup ? &specials->all : &specials->control;
     for (size_t at = from; at < len; at++) {
         bool open;
-        if (trie->roots[(uint8_t)text[at]] == 0 && trie->roots[other_case((uint8_t)text[at])] == 0) {
+        if (trie->first[(uint8_t)text[at]] == 0 && trie->first[other_case((uint8_t)text[at])] == 0) {
             continue;
         }
         *matched = match_any_case(trie, text, len, at, &open);
