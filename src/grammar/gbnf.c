@@ -9,6 +9,7 @@
 #include "grammar/gbnf.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ struct parser {
     hearth_grammar_gbnf_token_fn *token;
     void *user;
     struct hearth_errmsg *msg;
+    int err;
     struct hearth_grammar_gbnf_symbol *work;
     uint32_t work_count;
     size_t work_cap, symbol_cap, range_cap, set_cap, rule_cap, alternative_cap;
@@ -114,65 +116,80 @@ static bool find_nullable(struct hearth_grammar_gbnf *g) {
     return ok;
 }
 
-/* ---- arrays ---- */
+/* ---- failing ---- */
 
-static int fail(struct parser *p, const char *what) {
+/* The first error stays. What is parsed after it does not matter; no loop goes on. */
+static void fail(struct parser *p, const char *what) {
     unsigned line = 1;
     for (const char *c = p->text; c < p->at; c++) {
         line += *c == '\n';
     }
     size_t len = strcspn(p->at, "\r\n");
-    return hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar, line %u: %s at \"%.*s\"", line, what,
-                       (int)(len < 40 ? len : 40), p->at);
+    if (p->err == HEARTH_OK) {
+        p->err = hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar, line %u: %s at \"%.*s\"", line, what,
+                             (int)(len < 40 ? len : 40), p->at);
+    }
 }
 
-static int fail_memory(struct parser *p) {
-    return hearth_fail(p->msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
+static void fail_memory(struct parser *p) {
+    if (p->err == HEARTH_OK) {
+        p->err = hearth_fail(p->msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
+    }
 }
 
-static int push(struct parser *p, uint32_t kind, uint32_t value) {
+/* Passes `sign`; fails when something else stands there. */
+static void expect(struct parser *p, const char *sign, const char *otherwise) {
+    if (strncmp(p->at, sign, strlen(sign)) == 0) {
+        p->at += strlen(sign);
+    } else {
+        fail(p, otherwise);
+    }
+}
+
+/* ---- arrays ---- */
+
+static void push(struct parser *p, uint32_t kind, uint32_t value) {
     if (p->work_count + p->gbnf->symbol_count >= SYMBOLS_MAX) {
-        return fail(p, "the grammar is too large");
+        fail(p, "the grammar is too large");
+    } else if (!HEARTH_BUF_ROOM(p->work, p->work_count, p->work_cap)) {
+        fail_memory(p);
+    } else {
+        p->work[p->work_count++] = (struct hearth_grammar_gbnf_symbol){kind, value};
     }
-    if (!HEARTH_BUF_ROOM(p->work, p->work_count, p->work_cap)) {
-        return fail_memory(p);
-    }
-    p->work[p->work_count++] = (struct hearth_grammar_gbnf_symbol){kind, value};
-    return HEARTH_OK;
 }
 
-static int add_rule(struct parser *p, uint32_t *rule) {
+static uint32_t add_rule(struct parser *p) {
     struct hearth_grammar_gbnf *g = p->gbnf;
     if (!HEARTH_BUF_ROOM(g->rules, g->rule_count, p->rule_cap)) {
-        return fail_memory(p);
+        fail_memory(p);
+        return 0;
     }
-    *rule = g->rule_count;
-    g->rules[g->rule_count++] = (struct hearth_grammar_gbnf_rule){.first = UNDEFINED};
-    return HEARTH_OK;
+    g->rules[g->rule_count] = (struct hearth_grammar_gbnf_rule){.first = UNDEFINED};
+    return g->rule_count++;
 }
 
 /* The symbols of `work` from `begin` on, alternatives divided and ended by END, become the rule. */
-static int define(struct parser *p, uint32_t rule, uint32_t begin) {
+static void define(struct parser *p, uint32_t rule, uint32_t begin) {
     struct hearth_grammar_gbnf *g = p->gbnf;
     uint32_t first = g->alternative_count;
     bool starts = true;
-    for (uint32_t i = begin; i < p->work_count; i++) {
-        if (starts) {
-            if (!HEARTH_BUF_ROOM(g->alternatives, g->alternative_count, p->alternative_cap)) {
-                return fail_memory(p);
-            }
-            g->alternatives[g->alternative_count++] = g->symbol_count;
+    for (uint32_t i = begin; i < p->work_count && p->err == HEARTH_OK; i++) {
+        if ((starts && !HEARTH_BUF_ROOM(g->alternatives, g->alternative_count, p->alternative_cap)) ||
+            !HEARTH_BUF_ROOM(g->symbols, g->symbol_count, p->symbol_cap)) {
+            fail_memory(p);
+            return;
         }
-        if (!HEARTH_BUF_ROOM(g->symbols, g->symbol_count, p->symbol_cap)) {
-            return fail_memory(p);
+        if (starts) {
+            g->alternatives[g->alternative_count++] = g->symbol_count;
         }
         g->symbols[g->symbol_count++] = p->work[i];
         starts = p->work[i].kind == HEARTH_GRAMMAR_GBNF_END;
     }
-    p->work_count = begin;
-    g->rules[rule].first = first;
-    g->rules[rule].count = g->alternative_count - first;
-    return HEARTH_OK;
+    if (p->err == HEARTH_OK) {
+        p->work_count = begin;
+        g->rules[rule].first = first;
+        g->rules[rule].count = g->alternative_count - first;
+    }
 }
 
 /* ---- names ---- */
@@ -210,21 +227,17 @@ static bool names_grow(struct parser *p) {
     return true;
 }
 
-static int rule_named(struct parser *p, const char *text, size_t len, uint32_t *rule) {
+static uint32_t rule_named(struct parser *p, const char *text, size_t len) {
     if (p->name_count * 2 >= p->name_cap && !names_grow(p)) {
-        return fail_memory(p);
+        fail_memory(p);
+        return 0;
     }
     struct name *name = name_slot(p->names, p->name_cap, text, len);
     if (name->text == NULL) {
-        int err = add_rule(p, rule);
-        if (err != HEARTH_OK) {
-            return err;
-        }
-        *name = (struct name){.text = text, .len = len, .rule = *rule};
+        *name = (struct name){.text = text, .len = len, .rule = add_rule(p)};
         p->name_count++;
     }
-    *rule = name->rule;
-    return HEARTH_OK;
+    return name->rule;
 }
 
 /* ---- words ---- */
@@ -249,25 +262,32 @@ static void skip_space(struct parser *p, bool lines) {
     }
 }
 
-static int parse_number(struct parser *p, uint32_t most, uint32_t *number) {
-    if (!is_digit(*p->at)) {
-        return fail(p, "a number is missing");
-    }
-    uint64_t n = 0;
+/* Passes a word, and gives its length. */
+static size_t pass_word(struct parser *p) {
     const char *begin = p->at;
-    for (; is_digit(*p->at); p->at++) {
-        n = n * 10 + (uint64_t)(*p->at - '0');
-        if (n > most) {
-            p->at = begin;
-            return fail(p, "the number is too large");
-        }
+    while (is_word(*p->at)) {
+        p->at++;
     }
-    *number = (uint32_t)n;
-    return HEARTH_OK;
+    return (size_t)(p->at - begin);
 }
 
-static int parse_hex(struct parser *p, int digits, uint32_t *code) {
-    *code = 0;
+static uint32_t parse_number(struct parser *p, uint32_t most) {
+    uint64_t n = 0;
+    const char *begin = p->at;
+    for (; is_digit(*p->at) && n <= most; p->at++) {
+        n = n * 10 + (uint64_t)(*p->at - '0');
+    }
+    if (p->at == begin) {
+        fail(p, "a number is missing");
+    } else if (n > most) {
+        p->at = begin;
+        fail(p, "the number is too large");
+    }
+    return (uint32_t)n;
+}
+
+static uint32_t parse_hex(struct parser *p, int digits) {
+    uint32_t code = 0;
     for (int i = 0; i < digits; i++, p->at++) {
         char c = *p->at;
         uint32_t value = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
@@ -275,377 +295,297 @@ static int parse_hex(struct parser *p, int digits, uint32_t *code) {
                          : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A') + 10
                                                 : 16;
         if (value == 16) {
-            return fail(p, "a hexadecimal digit is missing");
+            fail(p, "a hexadecimal digit is missing");
+            return 0;
         }
-        *code = *code << 4 | value;
+        code = code << 4 | value;
     }
-    return *code <= CODE_POINT_MAX ? HEARTH_OK : fail(p, "no such code point");
+    if (code > CODE_POINT_MAX) {
+        fail(p, "no such code point");
+    }
+    return code;
 }
 
-static int parse_utf8(struct parser *p, uint32_t *code) {
-    uint8_t lead = (uint8_t)*p->at;
-    int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : 3;
-    if (lead > 0xF4 || (lead >= 0x80 && lead < 0xC2)) {
-        return fail(p, "the text is not UTF-8");
-    }
-    *code = more == 0 ? lead : lead & (0x3Fu >> more);
-    p->at++;
-    for (; more > 0; more--, p->at++) {
-        if (((uint8_t)*p->at & 0xC0) != 0x80) {
-            return fail(p, "the text is not UTF-8");
-        }
-        *code = *code << 6 | ((uint8_t)*p->at & 0x3Fu);
-    }
-    return HEARTH_OK;
-}
-
-static int parse_char(struct parser *p, uint32_t *code) {
-    if (*p->at != '\\') {
-        return *p->at != '\0' ? parse_utf8(p, code) : fail(p, "unexpected end");
-    }
+static uint32_t parse_char(struct parser *p) {
     static const char plain[] = "trn\\\"[]-", meaning[] = "\t\r\n\\\"[]-";
+    if (*p->at != '\\') {
+        uint32_t code = 0;
+        const size_t len = *p->at != '\0' ? hearth_utf8_decode(p->at, strnlen(p->at, 4), &code) : 0;
+        if (len == 0) {
+            fail(p, *p->at == '\0' ? "unexpected end" : "the text is not UTF-8");
+        }
+        p->at += len;
+        return code;
+    }
     char c = p->at[1];
     const char *escape = c != '\0' ? strchr(plain, c) : NULL;
-    if (escape != NULL) {
-        *code = (uint8_t)meaning[escape - plain];
-        p->at += 2;
-        return HEARTH_OK;
-    }
     int digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (digits == 0) {
-        return fail(p, "unknown escape");
+    if (escape == NULL && digits == 0) {
+        fail(p, "unknown escape");
+        return 0;
     }
     p->at += 2;
-    return parse_hex(p, digits, code);
+    return escape != NULL ? (uint8_t)meaning[escape - plain] : parse_hex(p, digits);
 }
 
 /* ---- items ---- */
 
-static int parse_literal(struct parser *p) {
+static void parse_literal(struct parser *p) {
     p->at++;
-    while (*p->at != '"') {
-        uint32_t code;
-        int err = parse_char(p, &code);
-        if (err == HEARTH_OK) {
-            err = push(p, HEARTH_GRAMMAR_GBNF_CHAR, code);
-        }
-        if (err != HEARTH_OK) {
-            return err;
-        }
+    while (*p->at != '"' && p->err == HEARTH_OK) {
+        push(p, HEARTH_GRAMMAR_GBNF_CHAR, parse_char(p));
     }
-    p->at++;
-    return HEARTH_OK;
+    expect(p, "\"", "unexpected end");
 }
 
-static int parse_set(struct parser *p) {
+static void parse_set(struct parser *p) {
     struct hearth_grammar_gbnf *g = p->gbnf;
     uint32_t first = g->range_count;
     bool negated = p->at[1] == '^';
     p->at += negated ? 2 : 1;
     const char *begin = p->at;
-    while (*p->at != ']') {
+    while (*p->at != ']' && p->err == HEARTH_OK) {
         struct hearth_grammar_gbnf_range range;
-        int err = parse_char(p, &range.lo);
-        range.hi = range.lo;
-        if (err == HEARTH_OK && p->at[0] == '-' && p->at[1] != ']') {
+        range.lo = range.hi = parse_char(p);
+        if (p->err == HEARTH_OK && p->at[0] == '-' && p->at[1] != ']') {
             p->at++;
-            err = parse_char(p, &range.hi);
-        }
-        if (err != HEARTH_OK) {
-            return err;
+            range.hi = parse_char(p);
         }
         if (range.lo > range.hi) {
             continue; /* the empty range */
         }
         if (!HEARTH_BUF_ROOM(g->ranges, g->range_count, p->range_cap)) {
-            return fail_memory(p);
+            fail_memory(p);
+            return;
         }
         g->ranges[g->range_count++] = range;
     }
     if (p->at == begin) {
-        return fail(p, "a character class is empty");
+        fail(p, "a character class is empty");
     }
-    p->at++;
+    expect(p, "]", "unexpected end");
     if (g->range_count > first) { /* else there may be no array yet */
         g->range_count = first + normalise(g->ranges + first, g->range_count - first);
     }
     if (!HEARTH_BUF_ROOM(g->sets, g->set_count, p->set_cap)) {
-        return fail_memory(p);
+        fail_memory(p);
+        return;
     }
     g->sets[g->set_count] = (struct hearth_grammar_gbnf_set){first, g->range_count - first};
-    return push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_SET : HEARTH_GRAMMAR_GBNF_SET, g->set_count++);
+    push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_SET : HEARTH_GRAMMAR_GBNF_SET, g->set_count++);
 }
 
 /* <name>, <[number]>, and either with ! before it. */
-static int parse_token(struct parser *p) {
+static void parse_token(struct parser *p) {
     bool negated = *p->at == '!';
     p->at += negated;
-    const char *begin = p->at;
-    uint32_t number;
-    if (*p->at != '<') {
-        return fail(p, "a token is missing");
-    }
-    if (p->at[1] == '[') {
-        p->at += 2;
-        int err = parse_number(p, INT32_MAX, &number);
-        if (err != HEARTH_OK) {
-            return err;
-        }
-        if (p->at[0] != ']' || p->at[1] != '>') {
-            return fail(p, "\"]>\" is missing");
-        }
-        p->at += 2;
-    } else {
-        const char *end = strchr(p->at, '>');
-        if (end == NULL) {
-            return fail(p, "\">\" is missing");
-        }
-        hearth_token token = p->token != NULL ? p->token(p->user, begin, (size_t)(end + 1 - begin)) : -1;
+    const char *begin = p->at, *end = strchr(begin, '>');
+    uint32_t number = 0;
+    expect(p, "<", "a token is missing");
+    if (p->err == HEARTH_OK && *p->at == '[') {
+        p->at++;
+        number = parse_number(p, INT32_MAX);
+        expect(p, "]>", "\"]>\" is missing");
+    } else if (p->err == HEARTH_OK) {
+        p->at = begin;
+        hearth_token token = end != NULL && p->token != NULL ? p->token(p->user, begin, (size_t)(end + 1 - begin)) : -1;
         if (token < 0) {
-            return fail(p, "this is not one token of the vocabulary");
+            fail(p, end == NULL ? "\">\" is missing" : "this is not one token of the vocabulary");
+            return;
         }
         number = (uint32_t)token;
         p->at = end + 1;
     }
-    return push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_TOKEN : HEARTH_GRAMMAR_GBNF_TOKEN, number);
+    push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_TOKEN : HEARTH_GRAMMAR_GBNF_TOKEN, number);
 }
 
-static int parse_alternatives(struct parser *p, uint32_t rule, bool nested);
+static void parse_alternatives(struct parser *p, uint32_t rule, bool nested);
 
-static int parse_group(struct parser *p) {
+static void parse_group(struct parser *p) {
     if (++p->depth > DEPTH_MAX) {
-        return fail(p, "parentheses are nested too deeply");
+        fail(p, "parentheses are nested too deeply");
+        return;
     }
     p->at++;
     skip_space(p, true);
-    uint32_t rule = 0;
-    int err = add_rule(p, &rule);
-    if (err == HEARTH_OK) {
-        err = parse_alternatives(p, rule, true);
-    }
-    if (err != HEARTH_OK) {
-        return err;
-    }
-    if (*p->at != ')') {
-        return fail(p, "\")\" is missing");
-    }
-    p->at++;
+    uint32_t rule = add_rule(p);
+    parse_alternatives(p, rule, true);
+    expect(p, ")", "\")\" is missing");
     p->depth--;
-    return push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
+    push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
 }
 
 /* ---- repetitions ---- */
 
 /* A rule of what is repeated, an optional rule behind it, or nothing. */
-static int optional_rule(struct parser *p, struct hearth_grammar_gbnf_symbol item, uint32_t rule, uint32_t behind) {
+static void optional_rule(struct parser *p, struct hearth_grammar_gbnf_symbol item, uint32_t rule, uint32_t behind) {
     uint32_t begin = p->work_count;
-    int err = push(p, item.kind, item.value);
-    if (err == HEARTH_OK && behind != UNDEFINED) {
-        err = push(p, HEARTH_GRAMMAR_GBNF_RULE, behind);
+    push(p, item.kind, item.value);
+    if (behind != UNDEFINED) {
+        push(p, HEARTH_GRAMMAR_GBNF_RULE, behind);
     }
-    if (err == HEARTH_OK) {
-        err = push(p, HEARTH_GRAMMAR_GBNF_END, 0);
-    }
-    if (err == HEARTH_OK) {
-        err = push(p, HEARTH_GRAMMAR_GBNF_END, 0);
-    }
-    return err == HEARTH_OK ? define(p, rule, begin) : err;
+    push(p, HEARTH_GRAMMAR_GBNF_END, 0);
+    push(p, HEARTH_GRAMMAR_GBNF_END, 0);
+    define(p, rule, begin);
 }
 
 /* The symbols of `work` from `item` on, as often as it says. */
-static int repeat(struct parser *p, uint32_t item, uint32_t least, uint32_t most) {
-    int err = HEARTH_OK;
-    uint32_t rule = 0;
+static void repeat(struct parser *p, uint32_t item, uint32_t least, uint32_t most) {
     if (p->work_count == item) {
-        return fail(p, "there is nothing to repeat");
+        fail(p, "there is nothing to repeat");
+    } else if (least > most) {
+        fail(p, "a repetition has its limits in the wrong order");
+    } else if (p->work_count - item > 1) { /* a text: make it one symbol */
+        push(p, HEARTH_GRAMMAR_GBNF_END, 0);
+        uint32_t rule = add_rule(p);
+        define(p, rule, item);
+        push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
     }
-    if (least > most) {
-        return fail(p, "a repetition has its limits in the wrong order");
-    }
-    if (p->work_count - item > 1) { /* a text: make it one symbol */
-        if ((err = push(p, HEARTH_GRAMMAR_GBNF_END, 0)) != HEARTH_OK || (err = add_rule(p, &rule)) != HEARTH_OK ||
-            (err = define(p, rule, item)) != HEARTH_OK ||
-            (err = push(p, HEARTH_GRAMMAR_GBNF_RULE, rule)) != HEARTH_OK) {
-            return err;
-        }
+    if (p->err != HEARTH_OK) {
+        return;
     }
     struct hearth_grammar_gbnf_symbol symbol = p->work[item];
     p->work_count = item;
-    for (uint32_t i = 0; i < least && err == HEARTH_OK; i++) {
-        err = push(p, symbol.kind, symbol.value);
+    for (uint32_t i = 0; i < least && p->err == HEARTH_OK; i++) {
+        push(p, symbol.kind, symbol.value);
     }
     uint32_t behind = UNDEFINED;
-    for (uint32_t i = least; i < (most == NO_LIMIT ? least + 1 : most) && err == HEARTH_OK; i++) {
-        err = add_rule(p, &rule);
-        if (err == HEARTH_OK) {
-            err = optional_rule(p, symbol, rule, most == NO_LIMIT ? rule : behind);
-        }
+    for (uint32_t i = least; i < (most == NO_LIMIT ? least + 1 : most) && p->err == HEARTH_OK; i++) {
+        uint32_t rule = add_rule(p);
+        optional_rule(p, symbol, rule, most == NO_LIMIT ? rule : behind);
         behind = rule;
     }
-    return err == HEARTH_OK && behind != UNDEFINED ? push(p, HEARTH_GRAMMAR_GBNF_RULE, behind) : err;
+    if (behind != UNDEFINED) {
+        push(p, HEARTH_GRAMMAR_GBNF_RULE, behind);
+    }
 }
 
-static int parse_repeat(struct parser *p, uint32_t item) {
+static void parse_repeat(struct parser *p, uint32_t item) {
     char c = *p->at;
     p->at++;
     if (c != '{') {
-        return repeat(p, item, c == '+' ? 1 : 0, c == '?' ? 1 : NO_LIMIT);
+        repeat(p, item, c == '+' ? 1 : 0, c == '?' ? 1 : NO_LIMIT);
+        return;
     }
-    uint32_t least = 0, most = 0;
     skip_space(p, true);
-    int err = parse_number(p, REPEAT_MAX, &least);
-    if (err != HEARTH_OK) {
-        return err;
-    }
-    most = least;
+    uint32_t least = parse_number(p, REPEAT_MAX), most = least;
     skip_space(p, true);
     if (*p->at == ',') {
         p->at++;
         skip_space(p, true);
-        most = NO_LIMIT;
-        if (*p->at != '}' && (err = parse_number(p, REPEAT_MAX, &most)) != HEARTH_OK) {
-            return err;
-        }
+        most = *p->at != '}' ? parse_number(p, REPEAT_MAX) : NO_LIMIT;
         skip_space(p, true);
     }
-    if (*p->at != '}') {
-        return fail(p, "\"}\" is missing");
+    expect(p, "}", "\"}\" is missing");
+    if (p->err == HEARTH_OK) {
+        repeat(p, item, least, most);
     }
-    p->at++;
-    return repeat(p, item, least, most);
 }
 
 /* ---- rules ---- */
 
-static int parse_sequence(struct parser *p, bool nested) {
+static void parse_sequence(struct parser *p, bool nested) {
     uint32_t item = p->work_count;
-    for (;; skip_space(p, nested)) {
-        int err;
+    for (; p->err == HEARTH_OK; skip_space(p, nested)) {
         char c = *p->at;
         if (c == '*' || c == '+' || c == '?' || c == '{') {
-            err = parse_repeat(p, item);
-            if (err != HEARTH_OK) {
-                return err;
-            }
+            parse_repeat(p, item);
             continue;
         }
         item = p->work_count;
         if (c == '"') {
-            err = parse_literal(p);
+            parse_literal(p);
         } else if (c == '[') {
-            err = parse_set(p);
+            parse_set(p);
         } else if (c == '<' || c == '!') {
-            err = parse_token(p);
+            parse_token(p);
         } else if (c == '(') {
-            err = parse_group(p);
+            parse_group(p);
         } else if (c == '.') {
             p->at++;
-            err = push(p, HEARTH_GRAMMAR_GBNF_ANY, 0);
+            push(p, HEARTH_GRAMMAR_GBNF_ANY, 0);
         } else if (is_word(c)) {
             const char *begin = p->at;
-            while (is_word(*p->at)) {
-                p->at++;
-            }
-            uint32_t rule;
-            err = rule_named(p, begin, (size_t)(p->at - begin), &rule);
-            if (err == HEARTH_OK) {
-                err = push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
-            }
+            push(p, HEARTH_GRAMMAR_GBNF_RULE, rule_named(p, begin, pass_word(p)));
         } else {
-            return push(p, HEARTH_GRAMMAR_GBNF_END, 0);
-        }
-        if (err != HEARTH_OK) {
-            return err;
+            push(p, HEARTH_GRAMMAR_GBNF_END, 0);
+            return;
         }
     }
 }
 
-static int parse_alternatives(struct parser *p, uint32_t rule, bool nested) {
+static void parse_alternatives(struct parser *p, uint32_t rule, bool nested) {
     uint32_t begin = p->work_count;
-    int err = parse_sequence(p, nested);
-    while (err == HEARTH_OK && *p->at == '|') {
+    parse_sequence(p, nested);
+    while (*p->at == '|' && p->err == HEARTH_OK) {
         p->at++;
         skip_space(p, true);
-        err = parse_sequence(p, nested);
+        parse_sequence(p, nested);
     }
-    return err == HEARTH_OK ? define(p, rule, begin) : err;
+    define(p, rule, begin);
 }
 
-static int parse_rule(struct parser *p) {
-    const char *begin = p->at;
-    while (is_word(*p->at)) {
-        p->at++;
-    }
-    size_t len = (size_t)(p->at - begin);
+static void parse_rule(struct parser *p) {
+    const char *name = p->at;
+    size_t len = pass_word(p);
     if (len == 0) {
-        return fail(p, "the name of a rule is missing");
+        fail(p, "the name of a rule is missing");
     }
     skip_space(p, false);
-    if (strncmp(p->at, "::=", 3) != 0) {
-        return fail(p, "\"::=\" is missing");
+    expect(p, "::=", "\"::=\" is missing");
+    if (p->err != HEARTH_OK) {
+        return;
     }
-    p->at += 3;
     skip_space(p, true);
-    uint32_t rule = 0;
-    int err = rule_named(p, begin, len, &rule);
-    if (err == HEARTH_OK) {
-        err = parse_alternatives(p, rule, false);
-    }
-    if (err != HEARTH_OK) {
-        return err;
-    }
+    parse_alternatives(p, rule_named(p, name, len), false);
     if (*p->at != '\0' && *p->at != '\r' && *p->at != '\n') {
-        return fail(p, "the end of the line is missing");
+        fail(p, "the end of the line is missing");
     }
     skip_space(p, true);
-    return HEARTH_OK;
 }
 
-static int check_defined(struct parser *p) {
-    for (uint32_t i = 0; i < p->name_cap; i++) {
+static void check_defined(struct parser *p) {
+    for (uint32_t i = 0; i < p->name_cap && p->err == HEARTH_OK; i++) {
         const struct name *name = &p->names[i];
         if (name->text != NULL && p->gbnf->rules[name->rule].first == UNDEFINED) {
-            return hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar uses a rule \"%.*s\" that it does not define",
-                               (int)(name->len < 100 ? name->len : 100), name->text);
+            p->err = hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar uses a rule \"%.*s\" that it does not define",
+                                 (int)(name->len < 100 ? name->len : 100), name->text);
         }
     }
     const struct name *root = p->name_cap > 0 ? name_slot(p->names, p->name_cap, "root", 4) : NULL;
-    if (root == NULL || root->text == NULL) {
-        return hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar has no rule \"root\"");
+    if (root != NULL && root->text != NULL) {
+        p->gbnf->root = root->rule;
+    } else if (p->err == HEARTH_OK) {
+        p->err = hearth_fail(p->msg, HEARTH_ERR_INVALID, "the grammar has no rule \"root\"");
     }
-    p->gbnf->root = root->rule;
-    return HEARTH_OK;
 }
 
 /* ---- the whole ---- */
 
 int hearth_grammar_gbnf_parse(const char *text, hearth_grammar_gbnf_token_fn *token, void *user,
                               struct hearth_grammar_gbnf **out, struct hearth_errmsg *msg) {
-    *out = NULL;
-    struct hearth_grammar_gbnf *gbnf = hearth_memory_calloc(1, sizeof *gbnf);
-    if (gbnf == NULL) {
+    struct parser p = {.text = text, .at = text, .token = token, .user = user, .msg = msg};
+    *out = p.gbnf = hearth_memory_calloc(1, sizeof *p.gbnf);
+    if (p.gbnf == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
-    struct parser p = {.gbnf = gbnf, .text = text, .at = text, .token = token, .user = user, .msg = msg};
-    int err = HEARTH_OK;
     skip_space(&p, true);
-    while (*p.at != '\0' && err == HEARTH_OK) {
-        err = parse_rule(&p);
+    while (*p.at != '\0' && p.err == HEARTH_OK) {
+        parse_rule(&p);
     }
-    if (err == HEARTH_OK) {
-        err = check_defined(&p);
+    if (p.err == HEARTH_OK) {
+        check_defined(&p);
     }
-    if (err == HEARTH_OK && !find_nullable(gbnf)) {
-        err = fail_memory(&p);
+    if (p.err == HEARTH_OK && !find_nullable(p.gbnf)) {
+        fail_memory(&p);
     }
     free(p.work);
     free(p.names);
-    if (err != HEARTH_OK) {
-        hearth_grammar_gbnf_destroy(gbnf);
-        return err;
+    if (p.err != HEARTH_OK) {
+        hearth_grammar_gbnf_destroy(p.gbnf);
+        *out = NULL;
     }
-    *out = gbnf;
-    return HEARTH_OK;
+    return p.err;
 }
 
 /* ---- the end ---- */

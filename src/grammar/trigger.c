@@ -1,8 +1,8 @@
-/* The regular expressions of trigger.h: a parser that builds a tree, a compiler that turns it into a program, and a
- * machine that backtracks with a stack of its own.
+/* The regular expressions of trigger.h: a parser that writes a program as it reads, and a machine that backtracks with
+ * a stack of its own. Jumps are relative, so that code can be moved and repeated.
  *
- * Invariants: programs have at most CODE_MAX instructions, trees at most NODES_MAX nodes, nesting at most DEPTH_MAX;
- * one search takes at most STEPS_MAX steps and STACK_MAX choices, so no pattern can hang or exhaust anything. */
+ * Invariants: programs have at most CODE_MAX instructions, nesting is at most DEPTH_MAX; one search takes at most
+ * STEPS_MAX steps and STACK_MAX choices, so no pattern can hang or exhaust anything. */
 #include "grammar/trigger.h"
 
 #include "base/buf.h"
@@ -12,24 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODES_MAX = 4096, CODE_MAX = 16384, DEPTH_MAX = 64, REPEAT_MAX = 1000, GROUPS_MAX = 16 };
+enum { CODE_MAX = 16384, DEPTH_MAX = 64, REPEAT_MAX = 1000, GROUPS_MAX = 16 };
 enum { STEPS_MAX = 200000, STACK_MAX = 8192 };
 
 #define NONE (-1)
 #define NO_LIMIT INT32_MAX
 
-enum node_kind { EMPTY, BYTE, CLASS, BEGIN, FINISH, GROUP, AHEAD, NOT_AHEAD, CONCAT, EITHER, REPEAT };
-
-struct pattern_node {
-    enum node_kind kind;
-    int32_t a, b;        /* children; BYTE, CLASS, GROUP: the byte, class or group in b */
-    int32_t least, most; /* REPEAT */
-    bool lazy;
-};
-
 enum op { OP_BYTE, OP_CLASS, OP_BEGIN, OP_FINISH, OP_SPLIT, OP_JUMP, OP_OPEN, OP_CLOSE, OP_LOOK, OP_MATCH };
 
-/* SPLIT tries `a`, then `b`. LOOK runs from the next instruction to its MATCH and goes on at `a`; b: negative. */
+/* SPLIT tries the instruction at the distance `a`, then that at `b`. LOOK runs from the next instruction to its MATCH
+ * and goes on at `a`; b: negative. */
 struct code {
     enum op op;
     int32_t a, b;
@@ -48,31 +40,39 @@ struct hearth_grammar_trigger {
 
 struct compiler {
     struct hearth_grammar_trigger *trigger;
-    const char *pattern, *at;
-    struct pattern_node *nodes;
-    int32_t node_count;
+    const char *at;
+    struct code *block; /* what is being repeated; room for CODE_MAX */
     size_t class_cap;
     int32_t groups, depth;
     const char *error;
 };
 
-/* ---- parsing ---- */
+/* ---- compiling ---- */
 
-static int32_t parse_either(struct compiler *c);
+static void parse_either(struct compiler *c);
 
-static int32_t fail(struct compiler *c, const char *error) {
-    if (c->error == NULL) {
-        c->error = error;
-    }
-    return NONE;
+static void fail(struct compiler *c, const char *error) {
+    c->error = c->error != NULL ? c->error : error;
 }
 
-static int32_t add(struct compiler *c, enum node_kind kind, int32_t a, int32_t b) {
-    if (c->error != NULL || c->node_count == NODES_MAX) {
-        return fail(c, "it is too large");
+static int32_t here(const struct compiler *c) {
+    return c->trigger->code_count;
+}
+
+/* Adds an instruction; returns its place. */
+static int32_t emit(struct compiler *c, enum op op, int32_t a, int32_t b) {
+    struct hearth_grammar_trigger *t = c->trigger;
+    if (c->error != NULL || t->code_count == CODE_MAX) {
+        fail(c, "it is too large");
+        return 0;
     }
-    c->nodes[c->node_count] = (struct pattern_node){.kind = kind, .a = a, .b = b};
-    return c->node_count++;
+    t->code[t->code_count] = (struct code){op, a, b};
+    return t->code_count++;
+}
+
+/* The instruction goes on behind all code so far. */
+static void to_here(struct compiler *c, int32_t at) {
+    c->trigger->code[at].a = here(c) - at;
 }
 
 static void class_set(struct class *class, uint8_t byte) {
@@ -104,13 +104,14 @@ static bool class_named(char name, struct class *class) {
     return true;
 }
 
-static int32_t add_class(struct compiler *c, const struct class *class) {
+static void add_class(struct compiler *c, const struct class *class) {
     struct hearth_grammar_trigger *t = c->trigger;
     if (!HEARTH_BUF_ROOM(t->classes, (size_t)t->class_count, c->class_cap)) {
-        return fail(c, "out of memory");
+        fail(c, "out of memory");
+        return;
     }
     t->classes[t->class_count] = *class;
-    return add(c, CLASS, NONE, t->class_count++);
+    emit(c, OP_CLASS, t->class_count++, 0);
 }
 
 static int hex(char c) {
@@ -159,14 +160,15 @@ static bool class_member(struct compiler *c, struct class *class, uint8_t *byte)
     return true;
 }
 
-static int32_t parse_class(struct compiler *c) {
+static void parse_class(struct compiler *c) {
     struct class class = {{0}};
     bool negated = *c->at == '^';
     c->at += negated;
     while (*c->at != ']' && c->error == NULL) {
         uint8_t lo, hi;
         if (*c->at == '\0') {
-            return fail(c, "\"]\" is missing");
+            fail(c, "\"]\" is missing");
+            return;
         }
         if (!class_member(c, &class, &lo)) {
             continue;
@@ -175,7 +177,7 @@ static int32_t parse_class(struct compiler *c) {
         if (c->at[0] == '-' && c->at[1] != ']' && c->at[1] != '\0') {
             c->at++;
             if (!class_member(c, &class, &hi)) {
-                return fail(c, "a range has no end");
+                fail(c, "a range has no end");
             }
         }
         for (unsigned b = lo; b <= hi; b++) {
@@ -183,84 +185,128 @@ static int32_t parse_class(struct compiler *c) {
         }
     }
     if (c->error != NULL) {
-        return NONE;
+        return;
     }
     c->at++;
     for (size_t i = 0; negated && i < sizeof class.bits; i++) {
         class.bits[i] = (uint8_t)~class.bits[i];
     }
-    return add_class(c, &class);
+    add_class(c, &class);
 }
 
-static int32_t parse_group(struct compiler *c) {
-    enum node_kind kind = GROUP;
-    if (c->at[0] == '?') {
-        char type = c->at[1];
-        kind = type == ':' ? CONCAT : type == '=' ? AHEAD : NOT_AHEAD;
-        if (type != ':' && type != '=' && type != '!') {
-            return fail(c, "a group is of an unknown kind");
-        }
-        c->at += 2;
+static void parse_group(struct compiler *c) {
+    const char type = c->at[0] == '?' ? c->at[1] : '(';
+    if (strchr("(:=!", type) == NULL || type == '\0') {
+        fail(c, "a group is of an unknown kind");
+    } else if (++c->depth > DEPTH_MAX) {
+        fail(c, "it is nested too deeply");
     }
-    if (++c->depth > DEPTH_MAX) {
-        return fail(c, "it is nested too deeply");
+    if (c->error != NULL) {
+        return;
     }
-    int32_t group = kind == GROUP && c->groups < GROUPS_MAX ? c->groups++ : NONE;
-    int32_t inside = parse_either(c);
+    c->at += type == '(' ? 0 : 2;
+    const bool looks = type == '=' || type == '!';
+    const int32_t group = type == '(' && c->groups < GROUPS_MAX ? c->groups++ : NONE;
+    const int32_t begin = looks           ? emit(c, OP_LOOK, 0, type == '!')
+                          : group != NONE ? emit(c, OP_OPEN, group, 0)
+                                          : here(c);
+    parse_either(c);
+    if (looks) {
+        emit(c, OP_MATCH, 0, 0);
+        to_here(c, begin);
+    } else if (group != NONE) {
+        emit(c, OP_CLOSE, group, 0);
+    }
     c->depth--;
     if (*c->at != ')') {
-        return fail(c, "\")\" is missing");
+        fail(c, "\")\" is missing");
+    } else {
+        c->at++;
     }
-    c->at++;
-    return kind == CONCAT || (kind == GROUP && group == NONE) ? inside : add(c, kind, inside, group);
 }
 
-static int32_t parse_atom(struct compiler *c) {
-    char ch = *c->at++;
+static void parse_atom(struct compiler *c) {
+    const char ch = *c->at++;
     struct class class = {{0}};
     uint8_t byte = (uint8_t)ch;
     switch (ch) {
-    case '(': return parse_group(c);
-    case '[': return parse_class(c);
-    case '^': return add(c, BEGIN, NONE, NONE);
-    case '$': return add(c, FINISH, NONE, NONE);
+    case '(': parse_group(c); return;
+    case '[': parse_class(c); return;
+    case '^': emit(c, OP_BEGIN, 0, 0); return;
+    case '$': emit(c, OP_FINISH, 0, 0); return;
     case '.':
         memset(class.bits, 0xFF, sizeof class.bits);
         class.bits['\n' / 8] &= (uint8_t)~(1u << '\n' % 8);
         class.bits['\r' / 8] &= (uint8_t)~(1u << '\r' % 8);
-        return add_class(c, &class);
+        add_class(c, &class);
+        return;
     case '\\':
         if (class_named(*c->at, &class)) {
             c->at++;
-            return add_class(c, &class);
+            add_class(c, &class);
+            return;
         }
-        return escaped(c, &byte) ? add(c, BYTE, NONE, byte) : fail(c, "an escape is unknown");
+        if (!escaped(c, &byte)) {
+            fail(c, "an escape is unknown");
+        }
+        break;
     case '*':
     case '+':
     case '?':
-    case '{': return fail(c, "there is nothing to repeat");
-    default: return add(c, BYTE, NONE, byte);
+    case '{': fail(c, "there is nothing to repeat"); break;
     }
+    emit(c, OP_BYTE, byte, 0);
 }
 
 static int32_t number(struct compiler *c) {
     int32_t n = 0;
     if (*c->at < '0' || *c->at > '9') {
-        return fail(c, "a number is missing");
+        fail(c, "a number is missing");
     }
-    for (; *c->at >= '0' && *c->at <= '9'; c->at++) {
+    for (; *c->at >= '0' && *c->at <= '9' && c->error == NULL; c->at++) {
         n = n * 10 + (*c->at - '0');
         if (n > REPEAT_MAX) {
-            return fail(c, "a number is too large");
+            fail(c, "a number is too large");
         }
     }
     return n;
 }
 
-static int32_t parse_repeat(struct compiler *c) {
-    int32_t atom = parse_atom(c);
+static void emit_split(struct compiler *c, int32_t behind, bool lazy) {
+    emit(c, OP_SPLIT, lazy ? behind : 1, lazy ? 1 : behind);
+}
+
+static void emit_block(struct compiler *c, int32_t len) {
+    for (int32_t i = 0; i < len && c->error == NULL; i++) {
+        emit(c, c->block[i].op, c->block[i].a, c->block[i].b);
+    }
+}
+
+/* Repeats the code from `begin` on. */
+static void repeat(struct compiler *c, int32_t begin, int32_t least, int32_t most, bool lazy) {
+    const int32_t len = here(c) - begin;
+    memcpy(c->block, c->trigger->code + begin, (size_t)len * sizeof *c->block);
+    c->trigger->code_count = begin;
+    for (int32_t i = 0; i < least && c->error == NULL; i++) {
+        emit_block(c, len);
+    }
+    if (most == NO_LIMIT) {
+        emit_split(c, len + 2, lazy);
+        emit_block(c, len);
+        emit(c, OP_JUMP, -len - 1, 0);
+        return;
+    }
+    for (int32_t left = most - least; left > 0 && c->error == NULL; left--) {
+        emit_split(c, left * (len + 1), lazy);
+        emit_block(c, len);
+    }
+}
+
+static void parse_repeat(struct compiler *c) {
+    const int32_t begin = here(c);
+    parse_atom(c);
     while (c->error == NULL && *c->at != '\0' && strchr("*+?{", *c->at) != NULL) {
-        char what = *c->at++;
+        const char what = *c->at++;
         int32_t least = what == '+', most = what == '?' ? 1 : NO_LIMIT;
         if (what == '{') {
             least = most = number(c);
@@ -269,144 +315,58 @@ static int32_t parse_repeat(struct compiler *c) {
                 most = *c->at == '}' ? NO_LIMIT : number(c);
             }
             if (*c->at != '}' || least > most) {
-                return fail(c, "a repetition is not well formed");
+                fail(c, "a repetition is not well formed");
+                return;
             }
             c->at++;
         }
-        atom = add(c, REPEAT, atom, NONE);
-        if (atom == NONE) {
-            return NONE;
-        }
-        c->nodes[atom].least = least;
-        c->nodes[atom].most = most;
-        if (*c->at == '?') {
-            c->at++;
-            c->nodes[atom].lazy = true;
-        }
+        const bool lazy = *c->at == '?';
+        c->at += lazy;
+        repeat(c, begin, least, most, lazy);
     }
-    return atom;
 }
 
-static int32_t parse_sequence(struct compiler *c) {
-    int32_t sequence = NONE;
+static void parse_either(struct compiler *c) {
+    const int32_t begin = here(c);
     while (c->error == NULL && *c->at != '\0' && *c->at != '|' && *c->at != ')') {
-        int32_t item = parse_repeat(c);
-        sequence = sequence == NONE ? item : add(c, CONCAT, sequence, item);
+        parse_repeat(c);
     }
-    return sequence == NONE ? add(c, EMPTY, NONE, NONE) : sequence;
-}
-
-static int32_t parse_either(struct compiler *c) {
-    int32_t either = parse_sequence(c);
-    while (c->error == NULL && *c->at == '|') {
-        c->at++;
-        either = add(c, EITHER, either, parse_sequence(c));
-    }
-    return either;
-}
-
-/* ---- compiling ---- */
-
-static int32_t emit(struct compiler *c, enum op op, int32_t a, int32_t b) {
-    struct hearth_grammar_trigger *t = c->trigger;
-    if (c->error != NULL || t->code_count == CODE_MAX) {
-        fail(c, "it is too large");
-        return 0;
-    }
-    t->code[t->code_count] = (struct code){op, a, b};
-    return t->code_count++;
-}
-
-static void compile(struct compiler *c, int32_t at);
-
-/* `split` goes on behind itself or, the other way, here. */
-static void patch(struct compiler *c, int32_t split, bool lazy) {
-    struct code *code = &c->trigger->code[split];
-    code->a = lazy ? c->trigger->code_count : split + 1;
-    code->b = lazy ? split + 1 : c->trigger->code_count;
-}
-
-static void compile_repeat(struct compiler *c, const struct pattern_node *node) {
-    for (int32_t i = 0; i < node->least && c->error == NULL; i++) {
-        compile(c, node->a);
-    }
-    if (node->most == NO_LIMIT) {
-        int32_t split = emit(c, OP_SPLIT, 0, 0);
-        compile(c, node->a);
-        emit(c, OP_JUMP, split, 0);
-        patch(c, split, node->lazy);
+    if (c->error != NULL || *c->at != '|') {
         return;
     }
-    int32_t optional = node->most - node->least, splits[REPEAT_MAX];
-    for (int32_t i = 0; i < optional && c->error == NULL; i++) {
-        splits[i] = emit(c, OP_SPLIT, 0, 0);
-        compile(c, node->a);
-    }
-    for (int32_t i = 0; i < optional && c->error == NULL; i++) {
-        patch(c, splits[i], node->lazy);
-    }
-}
-
-static void compile(struct compiler *c, int32_t at) {
+    const int32_t len = here(c) - begin;
+    struct code *code = c->trigger->code + begin;
+    c->at++;
+    emit(c, OP_SPLIT, 0, 0); /* room in front of the first choice */
     if (c->error != NULL) {
         return;
     }
-    const struct pattern_node *node = &c->nodes[at];
-    int32_t first, second;
-    switch (node->kind) {
-    case EMPTY: break;
-    case BYTE: emit(c, OP_BYTE, node->b, 0); break;
-    case CLASS: emit(c, OP_CLASS, node->b, 0); break;
-    case BEGIN: emit(c, OP_BEGIN, 0, 0); break;
-    case FINISH: emit(c, OP_FINISH, 0, 0); break;
-    case GROUP:
-        emit(c, OP_OPEN, node->b, 0);
-        compile(c, node->a);
-        emit(c, OP_CLOSE, node->b, 0);
-        break;
-    case AHEAD:
-    case NOT_AHEAD:
-        first = emit(c, OP_LOOK, 0, node->kind == NOT_AHEAD);
-        compile(c, node->a);
-        emit(c, OP_MATCH, 0, 0);
-        c->trigger->code[first].a = c->trigger->code_count;
-        break;
-    case CONCAT:
-        compile(c, node->a);
-        compile(c, node->b);
-        break;
-    case EITHER:
-        first = emit(c, OP_SPLIT, 0, 0);
-        compile(c, node->a);
-        second = emit(c, OP_JUMP, 0, 0);
-        patch(c, first, false);
-        compile(c, node->b);
-        c->trigger->code[second].a = c->trigger->code_count;
-        break;
-    case REPEAT: compile_repeat(c, node); break;
-    }
+    memmove(code + 1, code, (size_t)len * sizeof *code);
+    code[0] = (struct code){OP_SPLIT, 1, len + 2};
+    const int32_t jump = emit(c, OP_JUMP, 0, 0);
+    parse_either(c);
+    to_here(c, jump);
 }
 
 int hearth_grammar_trigger_create(const char *pattern, struct hearth_grammar_trigger **out, struct hearth_errmsg *msg) {
     *out = NULL;
     struct hearth_grammar_trigger *trigger = hearth_memory_calloc(1, sizeof *trigger);
-    struct compiler c = {.trigger = trigger, .pattern = pattern, .at = pattern};
-    c.nodes = hearth_memory_malloc(NODES_MAX * sizeof *c.nodes);
+    struct compiler c = {.trigger = trigger, .at = pattern};
+    c.block = hearth_memory_malloc(CODE_MAX * sizeof *c.block);
     if (trigger != NULL) {
         trigger->code = hearth_memory_malloc(CODE_MAX * sizeof *trigger->code);
     }
-    if (trigger == NULL || c.nodes == NULL || trigger->code == NULL) {
-        free(c.nodes);
+    if (trigger == NULL || c.block == NULL || trigger->code == NULL) {
+        free(c.block);
         hearth_grammar_trigger_destroy(trigger);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a trigger");
     }
-    int32_t root = parse_either(&c);
+    parse_either(&c);
     if (*c.at != '\0') {
         fail(&c, "\")\" stands alone");
     }
-    compile(&c, root);
     emit(&c, OP_MATCH, 0, 0);
-    free(c.nodes);
+    free(c.block);
     if (c.error != NULL) {
         hearth_grammar_trigger_destroy(trigger);
         return hearth_fail(msg, HEARTH_ERR_INVALID, "the trigger pattern \"%.200s\" cannot be used: %s", pattern,
@@ -472,12 +432,12 @@ static bool run(struct machine *m, int32_t pc, size_t pos, int looks) {
         case OP_SPLIT:
             ok = m->depth < STACK_MAX;
             if (ok) {
-                m->stack[m->depth++] = (struct way_back){code->b, NONE, pos};
+                m->stack[m->depth++] = (struct way_back){pc + code->b, NONE, pos};
             }
             break;
         case OP_JUMP: break;
         }
-        pc = code->op == OP_SPLIT || code->op == OP_JUMP || code->op == OP_LOOK ? code->a : pc + 1;
+        pc += code->op == OP_SPLIT || code->op == OP_JUMP || code->op == OP_LOOK ? code->a : 1;
         while (!ok) {
             if (m->depth == base) {
                 return false;
