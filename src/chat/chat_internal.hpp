@@ -168,10 +168,11 @@ std::string one_line(const std::string &what);
 struct turn {
     enum hearth_role role;
     std::string_view content;
-    size_t first_at, last_at; /* where in it the text of the first and the last of the client's messages begins */
-    const struct hearth_message *message; /* its reasoning, names, calls; null: none */
-    size_t first_call, call_count;        /* calls of it that are not in the content */
-    const struct hearth_call *answers;    /* a result: the call that it answers; null: none that is known */
+    /* Where in it the text of the first and the last of the client's messages begins. */
+    size_t first_at = std::string_view::npos, last_at = std::string_view::npos;
+    const struct hearth_message *message = nullptr; /* its reasoning, names, calls; null: none */
+    size_t first_call = 0, call_count = 0;          /* calls of it that are not in the content */
+    const struct hearth_call *answers = nullptr;    /* a result: the call that it answers; null: none that is known */
 };
 
 struct turn_list {
@@ -220,6 +221,34 @@ void form_behind(turn_list &list, unsigned form);
  */
 using render_fn = std::function<std::string(const struct hearth_chat_request &request, unsigned form)>;
 unsigned find_form(const render_fn &render, bool *prints_schemas);
+
+/* A short history to try a template with, a letter for each message: system, user, assistant; a call (c), a call with
+ * words beside it (w), two calls (d), two with words (D); the result of the first (r), of the second (2), of some other
+ * call (x). What messages say is told apart by their letters and numbers. */
+struct history {
+    static constexpr size_t most = 8;
+    char texts[most][32] = {};
+    struct hearth_message messages[most] = {};
+    struct hearth_message *list[most] = {};
+    struct hearth_call calls[2] = {};
+    json_ptr arguments[2];
+    size_t count;
+
+    /* `known`: with thoughts, and with ids as every template takes them. */
+    history(const char *letters, bool known);
+    history(const history &) = delete;
+    history &operator=(const history &) = delete;
+    turn_list turns() const;
+    /* What has to be found of a message in a prompt: its text, or that of its call. */
+    const char *said(size_t i) const {
+        return messages[i].call_count > 0 ? "hearth_first" : messages[i].content;
+    }
+
+  private:
+    void fill(size_t i, char letter, bool known);
+};
+/* The tool that those calls are of. */
+json_ptr history_tools();
 
 /* ---- tools (tools.cpp) ---- */
 
@@ -321,6 +350,10 @@ json_ptr or_any_object(const json_t *schema);
 void check_llama_grammar(const std::string &grammar, const char *name);
 /* A schema's grammar, as the builder makes it. */
 std::string schema_grammar(const json_t *schema);
+/* The grammar of the values of a schema that is kept to the letter. Throws when there is none. */
+std::string strong_grammar(const json_t *schema);
+/* A grammar made with strengthened schemas, with its ranges in place. */
+std::string filled(const std::string &grammar);
 /* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the
  * template's analysis has put it, behind reasoning, or for the whole. `entry`: the rule of the calls' grammar that is
  * nothing but calls, and at least one. */

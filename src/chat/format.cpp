@@ -347,16 +347,7 @@ static common_chat_params derive_strong(const struct hearth_chat &chat, const st
     with_schemas strong_schemas(
         request, request.json_schema != nullptr ? strengthened(original.json_schema) : nullptr,
         has_tools(request) ? printable_tools(chat, strengthened_tools(original.tools, request.tools)) : nullptr);
-    const struct hearth_chat_request &strong = strong_schemas.request;
-    struct hearth_buf grammar = {};
-    const bool ok = hearth_chat_schema_fill(derive(chat, strong, ends_in_result).grammar.c_str(), &grammar);
-    if (ok) {
-        params.grammar = reinterpret_cast<const char *>(grammar.data);
-    }
-    hearth_buf_finish(&grammar);
-    if (!ok) {
-        throw std::bad_alloc();
-    }
+    params.grammar = filled(derive(chat, strong_schemas.request, ends_in_result).grammar);
     return params;
 }
 
@@ -400,20 +391,8 @@ static bool add_own_grammar(common_chat_params &params, const struct hearth_chat
     if (!keeps_schema(request) || !params.grammar.empty()) {
         return false;
     }
-    struct hearth_buf grammar = {};
-    struct hearth_errmsg msg = {};
-    const int err = hearth_chat_schema_grammar(or_any_object(request.json_schema).get(), &grammar, &msg);
-    if (err == HEARTH_OK) {
-        params.grammar = reinterpret_cast<const char *>(grammar.data);
-        params.grammar_lazy = false;
-    }
-    hearth_buf_finish(&grammar);
-    if (err == HEARTH_ERR_NOMEM) {
-        throw std::bad_alloc();
-    }
-    if (err != HEARTH_OK) {
-        throw invalid_request(msg.text);
-    }
+    params.grammar = strong_grammar(or_any_object(request.json_schema).get());
+    params.grammar_lazy = false;
     return true;
 }
 

@@ -81,15 +81,7 @@ static turn results_turn(turn_list &list, size_t begin, size_t end) {
 static void add_tools(turn_list &list, const json_t *tools) {
     std::string text = tools_text(tools);
     if (list.turns.empty() || list.turns[0].role != HEARTH_ROLE_SYSTEM) {
-        const turn made = {HEARTH_ROLE_SYSTEM,
-                           list.keep(std::move(text)),
-                           std::string_view::npos,
-                           std::string_view::npos,
-                           nullptr,
-                           0,
-                           0,
-                           nullptr};
-        list.turns.insert(list.turns.begin(), made);
+        list.turns.insert(list.turns.begin(), turn{HEARTH_ROLE_SYSTEM, list.keep(std::move(text))});
         return;
     }
     turn &system = list.turns[0];

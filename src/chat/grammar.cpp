@@ -23,12 +23,9 @@ json_ptr or_any_object(const json_t *schema) {
 }
 
 json_ptr strengthened(const json_t *schema) {
-    struct hearth_errmsg msg = {};
-    json_ptr strong(json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, &msg) : nullptr);
+    json_ptr strong =
+        whole(json_ptr(json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, nullptr) : nullptr));
     check_cancel(); /* why there may be none */
-    if (hearth_memory_refused()) {
-        throw std::bad_alloc();
-    }
     return strong != nullptr ? std::move(strong) : json_ptr(json_incref(const_cast<json_t *>(schema)));
 }
 
@@ -151,28 +148,31 @@ std::string with_calls(std::string schema, const std::string &calls, const char 
            renamed(calls, prefix);
 }
 
-extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {
-    json_t *strong = hearth_chat_schema_strengthen(schema, msg);
+std::string filled(const std::string &grammar) {
+    struct hearth_buf text = {};
+    const bool ok = hearth_chat_schema_fill(grammar.c_str(), &text);
+    const std::unique_ptr<uint8_t, void (*)(void *)> owned(text.data, std::free);
+    return ok ? reinterpret_cast<const char *>(text.data) : throw std::bad_alloc();
+}
+
+std::string strong_grammar(const json_t *schema) {
+    struct hearth_errmsg msg = {};
+    const json_ptr strong = whole(json_ptr(hearth_chat_schema_strengthen(schema, &msg)));
+    check_cancel(); /* why there may be none */
     if (strong == nullptr) {
-        const int err = hearth_cancel_check();
-        return err != HEARTH_OK ? hearth_fail(msg, err, "%s", hearth_err_text(err)) : HEARTH_ERR_INVALID;
+        throw invalid_request(msg.text);
     }
-    char *text = hearth_json_dumps(strong, JSON_COMPACT | JSON_ENCODE_ANY);
-    json_decref(strong);
-    if (text == nullptr) {
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a schema");
+    std::string grammar;
+    if (const auto fault = fault_of([&] { grammar = schema_grammar(strong.get()); })) {
+        throw invalid_request("the schema cannot be turned into a grammar: " + *fault);
     }
-    int rc = HEARTH_OK;
+    return filled(grammar);
+}
+
+extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {
     try {
-        const std::string grammar = json_schema_to_grammar(common_json::parse(text), true);
-        if (!hearth_chat_schema_fill(grammar.c_str(), out)) {
-            rc = hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
-        }
-    } catch (const std::bad_alloc &) {
-        rc = hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
-    } catch (const std::exception &error) {
-        rc = hearth_fail(msg, HEARTH_ERR_INVALID, "the schema cannot be turned into a grammar: %s", error.what());
+        return hearth_buf_text(out, strong_grammar(schema).c_str()) ? HEARTH_OK : throw std::bad_alloc();
+    } catch (...) {
+        return fail_in_flight(msg);
     }
-    std::free(text);
-    return rc;
 }

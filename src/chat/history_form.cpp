@@ -38,10 +38,6 @@ static bool is_blank(const turn &each) {
 
 /* ------------------------------------------------------------------------------------------------- steps */
 
-static turn made_turn(enum hearth_role role, std::string_view content) {
-    return {role, content, k_none, k_none, nullptr, 0, 0, nullptr};
-}
-
 /* Adds text to the end of a turn; what is marked in the text is marked in the turn. */
 static void add_text(turn_list &list, turn &whole, const turn &next, std::string_view gap, tag around) {
     std::string text(whole.content);
@@ -56,7 +52,7 @@ static void add_text(turn_list &list, turn &whole, const turn &next, std::string
 
 /* Puts the tag around a turn's text. */
 static void surround(turn_list &list, turn &each, tag around) {
-    turn whole = made_turn(each.role, {});
+    turn whole{each.role, {}};
     add_text(list, whole, each, {}, around);
     each.content = whole.content;
     each.first_at = whole.first_at;
@@ -150,7 +146,7 @@ static void fold_users(turn_list &list) {
             continue;
         }
         if (last->role != HEARTH_ROLE_TOOL) {
-            turn result = made_turn(HEARTH_ROLE_TOOL, {});
+            turn result{HEARTH_ROLE_TOOL, {}};
             result.answers = &last->message->calls[last->first_call + last->call_count - 1];
             turns.push_back(result);
         }
@@ -221,14 +217,12 @@ static void merge_system(turn_list &list) {
 static void open_with_user(turn_list &list) {
     const size_t at = leading_systems(list);
     if (at == list.turns.size() || list.turns[at].role != HEARTH_ROLE_USER) {
-        list.turns.insert(list.turns.begin() + static_cast<std::ptrdiff_t>(at), made_turn(HEARTH_ROLE_USER, k_opening));
+        list.turns.insert(list.turns.begin() + static_cast<std::ptrdiff_t>(at), turn{HEARTH_ROLE_USER, k_opening});
     }
 }
 
 /* ------------------------------------------------------------------------------------------------- trying it */
 
-/* Histories, a letter for each message: system, user, assistant; a call, a call with words beside it, its result; a
- * result of some other call (x). */
 struct step {
     unsigned form;
     const char *histories[6]; /* up to the first null */
@@ -253,55 +247,9 @@ constexpr const char *k_odd_schemas[] = {"{}", "{\"anyOf\":[{\"type\":\"integer\
                                          "{\"type\":\"array\"}", "{\"enum\":[\"a\",\"b\"]}",
                                          "{\"type\":\"object\",\"properties\":{\"deep\":{\"description\":\"x\"}}}"};
 
-constexpr size_t k_history = 8;
-
 static char *borrowed(const char *text) {
     return const_cast<char *>(text);
 }
-
-struct history {
-    char texts[k_history][32];
-    struct hearth_message messages[k_history] = {};
-    struct hearth_message *list[k_history] = {};
-    struct hearth_call call = {};
-    json_ptr arguments;
-    size_t count;
-
-    history(const history &) = delete;
-    history &operator=(const history &) = delete;
-
-    explicit history(const char *letters)
-        : arguments(json_pack("{s:s}", "place", "hearth_argument")), count(strlen(letters)) {
-        HEARTH_ASSERT(count <= k_history);
-        if (arguments == nullptr) {
-            throw std::bad_alloc();
-        }
-        call = {borrowed("call_0123456789abcdefghijklmn"), borrowed("hearth_tool"),
-                borrowed("{\"place\":\"hearth_argument\"}"), arguments.get()};
-        for (size_t i = 0; i < count; i++) {
-            fill(i, letters[i]);
-        }
-    }
-
-    void fill(size_t i, char letter) {
-        struct hearth_message &message = messages[i];
-        list[i] = &message;
-        message.role = letter == 's'                    ? HEARTH_ROLE_SYSTEM
-                       : letter == 'u'                  ? HEARTH_ROLE_USER
-                       : letter == 'r' || letter == 'x' ? HEARTH_ROLE_TOOL
-                                                        : HEARTH_ROLE_ASSISTANT;
-        if (letter == 'c') {
-            texts[i][0] = '\0';
-        } else {
-            snprintf(texts[i], sizeof texts[i], "hearth_%c%zu", letter, i);
-        }
-        message.content = texts[i];
-        message.content_len = strlen(texts[i]);
-        message.calls = letter == 'c' || letter == 'w' ? &call : nullptr;
-        message.call_count = message.calls != nullptr ? 1 : 0;
-        message.tool_call_id = letter == 'r' ? call.id : letter == 'x' ? borrowed("call_other") : nullptr;
-    }
-};
 
 /* Whether a prompt has all words of a history, in their order; the leading system text may be anywhere. What stands
  * beside a call may be missing: some models are trained so. */
@@ -311,17 +259,12 @@ static bool has_words(const std::string &prompt, const history &tried) {
     for (size_t i = 0; i < tried.count; i++) {
         const struct hearth_message &message = tried.messages[i];
         leading = leading && message.role == HEARTH_ROLE_SYSTEM;
-        if (message.call_count > 0) {
-            if (prompt.find("hearth_argument") == std::string::npos) {
-                return false;
-            }
-            continue;
-        }
-        const size_t at = prompt.find(message.content, leading ? 0 : from);
+        const bool call = message.call_count > 0;
+        const size_t at = prompt.find(tried.said(i), leading || call ? 0 : from);
         if (at == std::string::npos) {
             return false;
         }
-        from = leading ? 0 : at;
+        from = call ? from : leading ? 0 : at;
     }
     return true;
 }
@@ -329,14 +272,7 @@ static bool has_words(const std::string &prompt, const history &tried) {
 /* Tries a template with histories. */
 class form_probe {
   public:
-    explicit form_probe(const render_fn &render)
-        : render_(render),
-          tools_(json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}},s:[s]}}}]", "type", "function", "function", "name",
-                           "hearth_tool", "description", "A tool", "parameters", "type", "object", "properties",
-                           "place", "type", "string", "required", "place")) {
-        if (tools_ == nullptr) {
-            throw std::bad_alloc();
-        }
+    explicit form_probe(const render_fn &render) : render_(render), tools_(history_tools()) {
     }
 
     /* A prompt with a tool that has such a property; empty: refused. */
@@ -344,7 +280,7 @@ class form_probe {
         const json_ptr odd(json_deep_copy(tools_.get()));
         json_t *function = json_object_get(json_array_get(odd.get(), 0), "function");
         json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
-        const history tried("u");
+        const history tried("u", false);
         if (properties == nullptr || json_object_set_new(properties, "odd", json_loads(property, 0, nullptr)) < 0) {
             throw std::bad_alloc();
         }
@@ -353,7 +289,7 @@ class form_probe {
 
     /* Whether a history, with or without tools, is printed as it should be with these steps and not without them. */
     bool helps(const char *letters, unsigned form, unsigned with) const {
-        const history tried(letters);
+        const history tried(letters, false);
         for (const json_t *tools : {static_cast<const json_t *>(nullptr), static_cast<const json_t *>(tools_.get())}) {
             if (!fits(tried, tools, form) && fits(tried, tools, with)) {
                 return true;
@@ -395,6 +331,61 @@ class form_probe {
 };
 
 } // namespace
+
+json_ptr history_tools() {
+    json_ptr tools(json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function", "function",
+                             "name", "hearth_tool", "description", "hearth_description", "parameters", "type", "object",
+                             "properties", "place", "type", "string", "description", "A place", "required", "place"));
+    return tools != nullptr ? std::move(tools) : throw std::bad_alloc();
+}
+
+history::history(const char *letters, bool known)
+    : arguments{json_ptr(json_pack("{s:s}", "place", "hearth_first")),
+                json_ptr(json_pack("{s:s}", "place", "hearth_second"))},
+      count(strlen(letters)) {
+    HEARTH_ASSERT(count <= most);
+    if (arguments[0] == nullptr || arguments[1] == nullptr) {
+        throw std::bad_alloc();
+    }
+    calls[0] = {borrowed(known ? "call00001" : "call_0123456789abcdefghijklmn"), borrowed("hearth_tool"),
+                borrowed("{\"place\":\"hearth_first\"}"), arguments[0].get()};
+    calls[1] = {borrowed("call00002"), borrowed("hearth_tool"), borrowed("{\"place\":\"hearth_second\"}"),
+                arguments[1].get()};
+    for (size_t i = 0; i < count; i++) {
+        fill(i, letters[i], known);
+    }
+}
+
+void history::fill(size_t i, char letter, bool known) {
+    struct hearth_message &message = messages[i];
+    list[i] = &message;
+    message.role = letter == 's'                      ? HEARTH_ROLE_SYSTEM
+                   : letter == 'u'                    ? HEARTH_ROLE_USER
+                   : strchr("r2x", letter) != nullptr ? HEARTH_ROLE_TOOL
+                                                      : HEARTH_ROLE_ASSISTANT;
+    if (letter != 'c' && letter != 'd') {
+        snprintf(texts[i], sizeof texts[i], "hearth_%c%zu", letter, i);
+    }
+    message.content = texts[i];
+    message.content_len = strlen(texts[i]);
+    message.calls = strchr("cwdD", letter) != nullptr ? calls : nullptr;
+    message.call_count = message.calls == nullptr ? 0 : letter == 'd' || letter == 'D' ? 2 : 1;
+    message.tool_call_id = letter == 'r'   ? calls[0].id
+                           : letter == '2' ? calls[1].id
+                           : letter == 'x' ? borrowed("call_other")
+                                           : nullptr;
+    message.reasoning = known && message.role == HEARTH_ROLE_ASSISTANT ? borrowed("hearth_thoughts") : nullptr;
+}
+
+turn_list history::turns() const {
+    turn_list made;
+    for (size_t i = 0; i < count; i++) {
+        const struct hearth_message &message = messages[i];
+        made.turns.push_back(
+            {message.role, {message.content, message.content_len}, 0, 0, &message, 0, message.call_count, nullptr});
+    }
+    return made;
+}
 
 void form_before(turn_list &list, unsigned form) {
     if ((form & (HEARTH_CHAT_SYSTEM_JOINED | HEARTH_CHAT_SYSTEM_MARKED | HEARTH_CHAT_SYSTEM_MERGED)) != 0) {

@@ -9,6 +9,10 @@
 
 #include <algorithm>
 
+extern "C" {
+#include "base/utf8.h"
+}
+
 namespace {
 
 constexpr size_t k_none = std::string_view::npos;
@@ -46,13 +50,8 @@ static size_t find_backward(const rendered &prompt, std::string_view what, size_
 /* Some templates print results as JSON: then not input, and with escapes. A beginning is enough. */
 static size_t find_as_json(const rendered &prompt, std::string_view what) {
     constexpr size_t k_enough = 400;
-    std::string beginning(what.substr(0, k_enough));
-    while (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0xC0) == 0x80) {
-        beginning.pop_back(); /* not in the middle of a character */
-    }
-    if (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0x80) != 0) {
-        beginning.pop_back();
-    }
+    const std::string_view beginning =
+        what.substr(0, hearth_utf8_complete(what.data(), std::min(what.size(), k_enough)));
     const json_ptr value(json_stringn(beginning.data(), beginning.size()));
     if (value == nullptr) {
         return k_none;

@@ -17,9 +17,11 @@
  *
  * Invariants. Each value of the result is valid by the original: every keyword is either kept, made true by
  * construction, known to be an annotation, or refused. The work is bounded by a number of visits. Everything that is
- * made on the way is in `owned`. */
+ * made on the way is in `owned`. What memory is refused for is missing there, and noted (base/memory.h): no step asks
+ * for it, and in the end nothing is kept of such a work. */
 #include "chat/schema_internal.h"
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -89,7 +91,7 @@ static bool drop_empty(struct schema_maker *m, const json_t *made) {
             json_t *all = hearth_schema_own(m, json_pack("[O, O]", m->defs, made));
             char *text = hearth_json_dumps(all, JSON_COMPACT), ref[64];
             snprintf(ref, sizeof ref, "#/$defs/%s\"", name);
-            bool used = text == NULL || strstr(text, ref) != NULL;
+            bool used = text != NULL && strstr(text, ref) != NULL;
             free(text);
             if (used) {
                 return hearth_schema_refuse(m, "$ref", "it leads to a schema without values") != NULL;
@@ -120,12 +122,24 @@ static bool check_whole(struct schema_maker *m, const json_t *made) {
     return has_end(made, ends) || hearth_schema_refuse(m, "$ref", "its values never end") != NULL;
 }
 
+static bool place_ranges(struct schema_maker *m, json_t *form);
+
+/* The same in one form, or a list of them. */
+static bool place_ranges_in(struct schema_maker *m, json_t *forms) {
+    size_t i;
+    json_t *form;
+    json_array_foreach(forms, i, form) {
+        if (!place_ranges(m, form)) {
+            return false;
+        }
+    }
+    return !json_is_object(forms) || place_ranges(m, forms);
+}
+
 /* Puts a constant in the place of every range of numbers, in a form that is finished. */
 static bool place_ranges(struct schema_maker *m, json_t *form) {
     const char *name;
     json_t *value;
-    size_t i;
-    json_t *items = json_object_get(form, "items");
     if (json_object_get(form, "minimum") != NULL || json_object_get(form, "maximum") != NULL ||
         json_object_get(form, "exclusiveMinimum") != NULL || json_object_get(form, "exclusiveMaximum") != NULL) {
         json_t *stand_in = hearth_schema_stand_in(m, form);
@@ -136,33 +150,15 @@ static bool place_ranges(struct schema_maker *m, json_t *form) {
             return false;
         }
     }
-    json_array_foreach(json_object_get(form, "anyOf"), i, value) {
-        if (!place_ranges(m, value)) {
-            return false;
-        }
-    }
-    json_array_foreach(items, i, value) {
-        if (!place_ranges(m, value)) {
-            return false;
-        }
-    }
-    value = json_object_get(form, "additionalProperties");
-    return (!json_is_object(items) || place_ranges(m, items)) && (!json_is_object(value) || place_ranges(m, value));
+    return place_ranges_in(m, json_object_get(form, "anyOf")) && place_ranges_in(m, json_object_get(form, "items")) &&
+           place_ranges_in(m, json_object_get(form, "additionalProperties"));
 }
 
 static json_t *strengthen(struct schema_maker *m, const json_t *schema) {
-    json_t *all = hearth_schema_own(m, json_array());
-    if (all == NULL || json_array_append(all, (json_t *)(uintptr_t)schema) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return NULL;
-    }
-    json_t *made = hearth_schema_make(m, all, 0);
-    if (made == NULL || !drop_empty(m, made) || !check_whole(m, made)) {
-        return NULL;
-    }
+    json_t *made = hearth_schema_make(m, hearth_schema_own(m, json_pack("[O]", schema)), 0);
     const char *name;
     json_t *definition;
-    bool ok = place_ranges(m, made);
+    bool ok = made != NULL && drop_empty(m, made) && check_whole(m, made) && place_ranges(m, made);
     json_object_foreach(m->defs, name, definition) {
         ok = ok && place_ranges(m, definition);
     }
@@ -170,33 +166,27 @@ static json_t *strengthen(struct schema_maker *m, const json_t *schema) {
         return NULL;
     }
     json_t *out = json_object_size(made) > 0 ? json_copy(made) : json_pack("{s:s}", "type", "object");
-    if (json_object_size(m->defs) > 0 && json_object_set(out, "$defs", m->defs) != 0) {
-        json_decref(out);
-        out = NULL;
+    if (json_object_size(m->defs) > 0) {
+        json_object_set(out, "$defs", m->defs);
     }
-    m->fate = out == NULL ? SCHEMA_NOMEM : m->fate;
     return out;
 }
 
 json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg *msg) {
     struct schema_maker m = {.root = schema, .owned = json_array(), .defs = json_object(), .names = json_object()};
-    json_t *out = NULL;
-    if (m.owned == NULL || m.defs == NULL || m.names == NULL) {
-        m.fate = SCHEMA_NOMEM;
-    } else if (!json_is_object(schema)) {
-        hearth_schema_refuse(&m, NULL, "a schema must be an object");
-    } else {
-        out = strengthen(&m, schema);
-    }
-    if (out == NULL && m.fate == SCHEMA_REFUSED) {
-        /* Names from the schema may have been cut inside of a character. */
+    json_t *out =
+        json_is_object(schema) ? strengthen(&m, schema) : hearth_schema_refuse(&m, NULL, "a schema must be an object");
+    if (hearth_memory_refused()) {
+        json_decref(out);
+        out = NULL;
+        hearth_fail(msg, HEARTH_ERR_INVALID, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
+    } else if (out == NULL && m.fate == SCHEMA_EMPTY) {
+        hearth_fail(msg, HEARTH_ERR_INVALID, "no value is valid by this schema");
+    } else if (out == NULL) { /* names from the schema may have been cut inside of a character */
         struct hearth_buf why = {0};
-        bool ok = hearth_utf8_append(&why, m.msg.text, strlen(m.msg.text));
-        hearth_fail(msg, HEARTH_ERR_INVALID, "%.480s", ok ? (char *)why.data : hearth_err_text(HEARTH_ERR_NOMEM));
+        hearth_utf8_append(&why, m.msg.text, strlen(m.msg.text));
+        hearth_fail(msg, HEARTH_ERR_INVALID, "%.480s", why.data != NULL ? (char *)why.data : m.msg.text);
         hearth_buf_finish(&why);
-    } else if (out == NULL) {
-        hearth_fail(msg, HEARTH_ERR_INVALID, "%s",
-                    m.fate == SCHEMA_EMPTY ? "no value is valid by this schema" : hearth_err_text(HEARTH_ERR_NOMEM));
     }
     hearth_buf_finish(&m.path);
     json_decref(m.names);

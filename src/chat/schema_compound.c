@@ -12,13 +12,11 @@
  * Invariants. See schema.c. */
 #include "chat/schema_internal.h"
 
+#include "base/memory.h"
+
 #include <string.h>
 
 enum { UNIQUE_MAX = 6, PROPERTIES_MAX = 256 };
-
-static json_t *new_list(struct schema_maker *m) {
-    return hearth_schema_own(m, json_array());
-}
 
 /* ------------------------------------------------------------------------------------------- arrays */
 
@@ -31,14 +29,14 @@ static void items_of(const json_t *schema, const json_t **prefix, const json_t *
 
 /* All that is said about item number `at`; beyond every prefix with SCHEMA_MANY. */
 static json_t *all_of_item(struct schema_maker *m, const json_t *flat, size_t at) {
-    json_t *all = new_list(m);
+    json_t *all = hearth_schema_own(m, json_array());
     size_t i;
     const json_t *schema, *prefix, *rest;
     json_array_foreach(flat, i, schema) {
         items_of(schema, &prefix, &rest);
         const json_t *said = at < json_array_size(prefix) ? json_array_get(prefix, at) : rest;
-        if (all == NULL || (said != NULL && !hearth_schema_append(m, all, said))) {
-            return NULL;
+        if (said != NULL) {
+            hearth_schema_append(all, said);
         }
     }
     return all;
@@ -47,22 +45,23 @@ static json_t *all_of_item(struct schema_maker *m, const json_t *flat, size_t at
 static json_t *make_item(struct schema_maker *m, const json_t *flat, size_t at, size_t depth) {
     json_t *all = all_of_item(m, flat, at);
     size_t back = at == SCHEMA_MANY ? hearth_schema_enter(m, "items") : hearth_schema_enter(m, "items.%zu", at);
-    json_t *out = all != NULL ? hearth_schema_make(m, all, depth + 1) : NULL;
+    json_t *out = hearth_schema_make(m, all, depth + 1);
     hearth_schema_leave(m, back);
     return out;
 }
 
 static json_t *tuple(struct schema_maker *m, const json_t *flat, size_t len, size_t min, size_t depth) {
-    json_t *items = new_list(m);
-    for (size_t i = 0; items != NULL && i < len; i++) {
+    json_t *items = hearth_schema_own(m, json_array());
+    for (size_t i = 0; i < len; i++) {
         json_t *item = make_item(m, flat, i, depth);
         if (item == NULL && m->fate == SCHEMA_EMPTY && i >= min) {
             m->fate = SCHEMA_FINE;
             break;
         }
-        if (item == NULL || !hearth_schema_append(m, items, item)) {
+        if (item == NULL) {
             return NULL;
         }
+        hearth_schema_append(items, item);
     }
     return json_array_size(items) > 0
                ? hearth_schema_own(m, json_pack("{s:s, s:O}", "type", "array", "items", items))
@@ -72,7 +71,7 @@ static json_t *tuple(struct schema_maker *m, const json_t *flat, size_t len, siz
 /* Arrays without a value twice, for a few values: all of them, with the values in the order of the list. */
 static json_t *subsets(struct schema_maker *m, const json_t *values, size_t min, size_t max) {
     size_t n = json_array_size(values);
-    json_t *all = new_list(m);
+    json_t *all = hearth_schema_own(m, json_array());
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < i; k++) {
             if (json_equal(json_array_get(values, i), json_array_get(values, k))) {
@@ -83,16 +82,15 @@ static json_t *subsets(struct schema_maker *m, const json_t *values, size_t min,
     if (n > UNIQUE_MAX) {
         return hearth_schema_refuse(m, "uniqueItems", "only for up to %d listed values", UNIQUE_MAX);
     }
-    for (unsigned set = 0; all != NULL && set < 1U << n; set++) {
-        json_t *some = new_list(m);
-        for (size_t i = 0; some != NULL && i < n; i++) {
-            if ((set >> i & 1U) != 0 && !hearth_schema_append(m, some, json_array_get(values, i))) {
-                return NULL;
+    for (unsigned set = 0; set < 1U << n; set++) {
+        json_t *some = hearth_schema_own(m, json_array());
+        for (size_t i = 0; i < n; i++) {
+            if ((set >> i & 1U) != 0) {
+                hearth_schema_append(some, json_array_get(values, i));
             }
         }
-        size_t size = json_array_size(some);
-        if (some == NULL || (size >= min && size <= max && !hearth_schema_append(m, all, some))) {
-            return NULL;
+        if (json_array_size(some) >= min && json_array_size(some) <= max) {
+            hearth_schema_append(all, some);
         }
     }
     return json_array_size(all) == 0 ? hearth_schema_empty(m) : hearth_schema_own(m, json_pack("{s:O}", "enum", all));
@@ -132,12 +130,12 @@ static json_t *list_of(struct schema_maker *m, const json_t *flat, size_t min, s
         return hearth_schema_refuse(m, "minItems", "more than %d", SCHEMA_REPEATS);
     }
     json_t *out = hearth_schema_own(m, json_pack("{s:s, s:O}", "type", "array", "items", item));
-    if ((min > 0 && json_object_set_new(out, "minItems", json_integer((json_int_t)min)) != 0) ||
-        (max < SCHEMA_MANY &&
-         json_object_set_new(out, "maxItems",
-                             json_integer((json_int_t)(max < SCHEMA_REPEATS ? max : SCHEMA_REPEATS))) != 0)) {
-        m->fate = SCHEMA_NOMEM;
-        return NULL;
+    if (min > 0) {
+        json_object_set_new(out, "minItems", json_integer((json_int_t)min));
+    }
+    if (max < SCHEMA_MANY) {
+        const size_t most = max < SCHEMA_REPEATS ? max : SCHEMA_REPEATS;
+        json_object_set_new(out, "maxItems", json_integer((json_int_t)most));
     }
     return out;
 }
@@ -256,19 +254,19 @@ static bool name_is_allowed(struct schema_maker *m, const json_t *flat, const ch
 
 /* The stronger form of a property. NULL with the fate EMPTY: it cannot stand there. */
 static json_t *make_property(struct schema_maker *m, const json_t *flat, const char *name, size_t depth) {
-    json_t *all = new_list(m);
+    json_t *all = hearth_schema_own(m, json_array());
     bool allowed, known = false;
     size_t i;
     const json_t *schema, *rest = NULL;
-    if (all == NULL || !name_is_allowed(m, flat, name, &allowed)) {
+    if (!name_is_allowed(m, flat, name, &allowed)) {
         return NULL;
     }
     json_array_foreach(flat, i, schema) {
         const json_t *said = declared(schema, name) != NULL ? declared(schema, name) : additional(schema);
         known = known || declared(schema, name) != NULL;
         rest = rest != NULL ? rest : json_object_get(schema, HEARTH_SCHEMA_REST);
-        if (said != NULL && !hearth_schema_append(m, all, said)) {
-            return NULL;
+        if (said != NULL) {
+            hearth_schema_append(all, said);
         }
         /* {"not": {"required": [name]}}: it must not be there. */
         const json_t *absent = json_object_get(json_object_get(schema, "not"), "required");
@@ -278,8 +276,8 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
     if (!allowed) {
         return hearth_schema_empty(m);
     }
-    if (rest != NULL && !known && !hearth_schema_append(m, all, rest)) {
-        return NULL;
+    if (rest != NULL && !known) {
+        hearth_schema_append(all, rest);
     }
     size_t back = hearth_schema_enter(m, "properties.%s", name);
     json_t *out = hearth_schema_make(m, all, depth + 1);
@@ -290,12 +288,13 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
 /* Takes a name away. False: it is required. */
 static bool drop(struct schema_maker *m, struct object *o, const char *name) {
     if (json_object_get(o->required, name) != NULL) {
-        hearth_schema_empty(m);
-        return false;
+        return hearth_schema_empty(m) != NULL;
     }
     json_object_del(o->names, name);
     return true;
 }
+
+static const char *const dependencies[] = {"dependentRequired", "dependentSchemas", "dependencies", NULL};
 
 /* What one property asks for of others, where it may stand. Those that cannot be there take it with them; then those
  * that can become required. `*again`: something has changed. */
@@ -309,8 +308,7 @@ static bool depend(struct schema_maker *m, const json_t *rules, struct object *o
             continue;
         }
         if (!json_is_array(wanted)) {
-            hearth_schema_refuse(m, keyword, "schemas cannot be kept");
-            return false;
+            return hearth_schema_refuse(m, keyword, "schemas cannot be kept") != NULL;
         }
         json_array_foreach(wanted, i, value) {
             const char *other = json_string_value(value);
@@ -331,16 +329,15 @@ static bool depend(struct schema_maker *m, const json_t *rules, struct object *o
 }
 
 static bool keep_dependencies(struct schema_maker *m, const json_t *flat, struct object *o) {
-    static const char *const keywords[] = {"dependentRequired", "dependentSchemas", "dependencies"};
     bool require = false;
-    for (bool again = true; again || !require;) {
+    for (bool again = true; (again || !require) && !hearth_memory_refused();) {
         require = require || !again;
         again = false;
         size_t i;
         const json_t *schema;
         json_array_foreach(flat, i, schema) {
-            for (size_t k = 0; k < sizeof keywords / sizeof keywords[0]; k++) {
-                if (!depend(m, json_object_get(schema, keywords[k]), o, keywords[k], require, &again)) {
+            for (const char *const *rule = dependencies; *rule != NULL; rule++) {
+                if (!depend(m, json_object_get(schema, *rule), o, *rule, require, &again)) {
                     return false;
                 }
             }
@@ -363,8 +360,7 @@ static bool keep_number(struct schema_maker *m, const json_t *flat, struct objec
         return hearth_schema_refuse(m, "minProperties", "more than are declared") != NULL;
     }
     if (json_object_size(o->required) > max || json_object_size(o->names) < min) {
-        hearth_schema_empty(m);
-        return false;
+        return hearth_schema_empty(m) != NULL;
     }
     json_object_foreach_safe(o->names, next, name, value) {
         if (json_object_get(o->required, name) != NULL) {
@@ -384,14 +380,13 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
     size_t min = 0, max = SCHEMA_MANY, i;
     bool nameless = false;
     const json_t *schema;
-    json_t *all = new_list(m);
+    json_t *all = hearth_schema_own(m, json_array());
     json_array_foreach(flat, i, schema) {
         const json_t *names = json_object_get(schema, "propertyNames"), *said = additional(schema);
         nameless = nameless || json_is_false(names);
-        static const char *const rules[] = {"dependentRequired", "dependentSchemas", "dependencies"};
-        for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
-            if (json_object_size(json_object_get(schema, rules[k])) > 0) {
-                return hearth_schema_refuse(m, rules[k], "not for free names");
+        for (const char *const *rule = dependencies; *rule != NULL; rule++) {
+            if (json_object_size(json_object_get(schema, *rule)) > 0) {
+                return hearth_schema_refuse(m, *rule, "not for free names");
             }
         }
         if (json_object_get(json_object_get(schema, "not"), "required") != NULL) {
@@ -403,9 +398,11 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
             return hearth_schema_refuse(m, "propertyNames", "only a list of names can be kept");
         }
         const json_t *rest = json_object_get(schema, HEARTH_SCHEMA_REST);
-        if (all == NULL || (said != NULL && !hearth_schema_append(m, all, said)) ||
-            (rest != NULL && !hearth_schema_append(m, all, rest))) {
-            return NULL;
+        if (said != NULL) {
+            hearth_schema_append(all, said);
+        }
+        if (rest != NULL) {
+            hearth_schema_append(all, rest);
         }
     }
     if (!hearth_schema_count(m, flat, "minProperties", false, &min) ||
@@ -453,7 +450,7 @@ json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t 
     if (!keep_dependencies(m, flat, &o) || !keep_number(m, flat, &o)) {
         return NULL;
     }
-    json_t *required = new_list(m);
+    json_t *required = hearth_schema_own(m, json_array());
     json_object_foreach(o.required, name, value) {
         json_array_append_new(required, json_string(name));
     }

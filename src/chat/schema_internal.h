@@ -14,7 +14,6 @@ enum schema_fate {
     SCHEMA_FINE,
     SCHEMA_EMPTY,   /* no value is valid */
     SCHEMA_REFUSED, /* `msg` says why */
-    SCHEMA_NOMEM,
 };
 
 /* One schema being made stronger. Every value made on the way belongs to `owned`, so nothing is freed one by one. */
@@ -45,10 +44,10 @@ enum {
 /* Longer counts in a schema mean no more than this one. */
 #define SCHEMA_MANY ((size_t)1 << 40)
 
-/* Takes the reference and gives it back, NULL (and fate) when it is NULL. */
+/* Takes the reference and gives it back. NULL: memory was refused (base/memory.h); what is made with it is NULL, too.
+ */
 json_t *hearth_schema_own(struct schema_maker *m, json_t *value);
-/* False: out of memory, and the fate says so. */
-bool hearth_schema_append(struct schema_maker *m, json_t *list, const json_t *value);
+void hearth_schema_append(json_t *list, const json_t *value);
 /* NULL, with the fate REFUSED and "path.keyword: why". `keyword` may be NULL. */
 json_t *hearth_schema_refuse(struct schema_maker *m, const char *keyword, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -64,13 +63,28 @@ bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema);
 bool hearth_schema_says(const json_t *schema, const char *but);
 
 /* A type's bit; whole numbers and others are apart, "number" is both. */
-enum { NULLS = 1, BOOLEANS = 2, WHOLES = 4, FRACTIONS = 8, STRINGS = 16, ARRAYS = 32, OBJECTS = 64, ANYTHING = 127 };
+enum {
+    NULLS = 1,
+    BOOLEANS = 2,
+    WHOLES = 4,
+    FRACTIONS = 8,
+    NUMBERS = WHOLES | FRACTIONS,
+    STRINGS = 16,
+    ARRAYS = 32,
+    OBJECTS = 64,
+    ANYTHING = 127
+};
 
 /* The types of "type", a name or a list of names. 0: refused. */
 unsigned hearth_schema_types(struct schema_maker *m, const json_t *type);
 /* The one type of a value, and whether it is among those of "type". */
 unsigned hearth_schema_type_of(const json_t *value);
 bool hearth_schema_allows(const json_t *value, const json_t *type);
+/* The types that the keywords of a flat schema speak of. */
+unsigned hearth_schema_implied_types(const json_t *schema);
+enum schema_verdict { SCHEMA_NO, SCHEMA_YES, SCHEMA_UNKNOWN };
+/* Whether a value is valid by the keywords for its type. */
+enum schema_verdict hearth_schema_judge(const json_t *value, const json_t *schema);
 /* A count ("maxItems") over all schemas: the largest of minima, the least of maxima. False: refused. */
 bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count);
 
@@ -83,7 +97,6 @@ json_t *hearth_schema_array(struct schema_maker *m, const json_t *flat, size_t d
 json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth);
 
 /* schema_value.c */
-enum schema_verdict { SCHEMA_NO, SCHEMA_YES, SCHEMA_UNKNOWN };
 /* Whether a value is valid by the keywords of one flat schema. `place`: where in the schema's enum it stands, if it was
  * taken from there. */
 enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *value, size_t place,
@@ -98,13 +111,12 @@ json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form);
  * regular expression (anywhere, unless it is anchored) with min to max characters. Error: why it cannot be done. */
 const char *hearth_schema_pattern(const char *regex, size_t min, size_t max, struct hearth_buf *out);
 /* The same for any text. */
-bool hearth_schema_any_text(size_t min, size_t max, struct hearth_buf *out);
+void hearth_schema_any_text(size_t min, size_t max, struct hearth_buf *out);
 
 /* schema_range.c */
-/* Appends GBNF for the decimal numbers from `low` to `high`; `open_*`: without the bound itself. False: none, or out of
- * memory. */
+/* Appends GBNF for the decimal numbers from `low` to `high`; `open_*`: without the bound itself. False: none. */
 bool hearth_schema_range(double low, bool open_low, double high, bool open_high, struct hearth_buf *out);
 /* The same for whole numbers. */
-bool hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out);
+void hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out);
 
 #endif

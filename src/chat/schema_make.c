@@ -1,5 +1,6 @@
 /* Makes one schema that the converter can express from a list of schemas that must hold at once. See schema.c. */
 #include "base/cancel.h"
+#include "base/memory.h"
 #include "chat/schema_internal.h"
 
 #include <stdio.h>
@@ -62,17 +63,12 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
             return NULL;
         }
         snprintf(name, sizeof name, "hearth-%zu", json_object_size(m->defs));
-        if (json_object_set_new(m->names, ref, json_string(name)) != 0 ||
-            json_object_set_new(m->defs, name, json_null()) != 0) {
-            m->fate = SCHEMA_NOMEM;
-            return NULL;
-        }
-        json_t *all = hearth_schema_own(m, json_array());
+        json_object_set_new(m->names, ref, json_string(name));
+        json_object_set_new(m->defs, name, json_null());
         size_t back = m->path.len;
         hearth_schema_leave(m, 0);
         hearth_schema_enter(m, "%.60s", ref);
-        bool ok = all != NULL && json_array_append(all, (json_t *)(uintptr_t)target) == 0;
-        json_t *made = ok ? hearth_schema_make(m, all, depth + 1) : NULL;
+        json_t *made = hearth_schema_make(m, hearth_schema_own(m, json_pack("[O]", target)), depth + 1);
         hearth_schema_leave(m, back);
         if (made == NULL) {
             json_object_del(m->names, ref);
@@ -81,7 +77,7 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
         json_object_set(m->defs, name, made);
         known = json_object_get(m->names, ref);
     }
-    snprintf(pointer, sizeof pointer, "#/$defs/%s", json_string_value(known));
+    snprintf(pointer, sizeof pointer, "#/$defs/%s", known != NULL ? json_string_value(known) : "");
     return hearth_schema_own(m, json_pack("{s:s}", "$ref", pointer));
 }
 
@@ -167,59 +163,21 @@ static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *sch
     json_t *rest = hearth_schema_own(m, json_copy((json_t *)(uintptr_t)schema));
     for (size_t i = 0; i < sizeof resolved / sizeof resolved[0]; i++) {
         const json_t *value = json_object_get(schema, resolved[i]);
-        if (i == 2 || i == 3) {
-            json_t *choice = value != NULL ? hearth_schema_own(m, json_pack("{s:O}", resolved[i], value)) : NULL;
-            if (value != NULL && (choice == NULL || !hearth_schema_append(m, flat->choices, choice))) {
-                return false;
-            }
+        if (value != NULL && (i == 2 || i == 3)) {
+            hearth_schema_append(flat->choices, hearth_schema_own(m, json_pack("{s:O}", resolved[i], value)));
         }
         json_object_del(rest, resolved[i]);
     }
     if (!apply_unevaluated(m, schema, rest, alone)) {
         return false;
     }
-    return rest != NULL && (!hearth_schema_says(rest, "") || hearth_schema_append(m, flat->schemas, rest));
+    if (hearth_schema_says(rest, "")) {
+        hearth_schema_append(flat->schemas, rest);
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------- types */
-
-/* The types that the keywords of a flat schema speak of. */
-static unsigned implied_types(const json_t *schema) {
-    static const struct {
-        const char *name;
-        unsigned bits;
-    } keywords[] = {{"properties", OBJECTS},
-                    {"required", OBJECTS},
-                    {"additionalProperties", OBJECTS},
-                    {"patternProperties", OBJECTS},
-                    {"propertyNames", OBJECTS},
-                    {"minProperties", OBJECTS},
-                    {"maxProperties", OBJECTS},
-                    {"dependentRequired", OBJECTS},
-                    {"dependentSchemas", OBJECTS},
-                    {"dependencies", OBJECTS},
-                    {HEARTH_SCHEMA_REST, OBJECTS},
-                    {"items", ARRAYS},
-                    {"prefixItems", ARRAYS},
-                    {"minItems", ARRAYS},
-                    {"maxItems", ARRAYS},
-                    {"uniqueItems", ARRAYS},
-                    {"contains", ARRAYS},
-                    {"minLength", STRINGS},
-                    {"maxLength", STRINGS},
-                    {"pattern", STRINGS},
-                    {"format", STRINGS},
-                    {"minimum", WHOLES | FRACTIONS},
-                    {"maximum", WHOLES | FRACTIONS},
-                    {"exclusiveMinimum", WHOLES | FRACTIONS},
-                    {"exclusiveMaximum", WHOLES | FRACTIONS},
-                    {"multipleOf", WHOLES | FRACTIONS}};
-    unsigned bits = 0;
-    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
-        bits |= json_object_get(schema, keywords[i].name) != NULL ? keywords[i].bits : 0;
-    }
-    return bits;
-}
 
 /* "not", as far as it can be kept: of types, and of one required name (schema_compound.c). */
 static bool apply_not(struct schema_maker *m, const json_t *schema, unsigned *types) {
@@ -259,7 +217,7 @@ static bool collect_types(struct schema_maker *m, const json_t *flat, unsigned *
             return hearth_schema_refuse(m, "if", "cannot be kept") != NULL;
         }
         explicit_types &= bits;
-        implied |= implied_types(schema);
+        implied |= hearth_schema_implied_types(schema);
     }
     *types &= explicit_types;
     /* Keywords without a type are meant for their own. */
@@ -278,7 +236,7 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
         list = list == NULL ? json_object_get(schema, "enum") : list;
     }
     json_t *values = list != NULL ? hearth_schema_own(m, json_array()) : NULL;
-    for (k = 0; values != NULL && k < json_array_size(list); k++) {
+    for (k = 0; k < json_array_size(list); k++) {
         const json_t *value = json_array_get(list, k);
         enum schema_verdict verdict = (hearth_schema_type_of(value) & types) != 0 ? SCHEMA_YES : SCHEMA_NO;
         json_array_foreach(flat, i, schema) {
@@ -291,8 +249,8 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
         if (verdict == SCHEMA_UNKNOWN) {
             return hearth_schema_refuse(m, "enum", "not beside other keywords for the same values");
         }
-        if (verdict != SCHEMA_NO && !hearth_schema_append(m, values, value)) {
-            return NULL;
+        if (verdict != SCHEMA_NO) {
+            hearth_schema_append(values, value);
         }
     }
     return values == NULL || json_array_size(values) > 0 ? values : hearth_schema_empty(m);
@@ -309,7 +267,7 @@ static json_t *any_of(struct schema_maker *m, json_t *forms) {
 /* One form for each type. */
 static json_t *make_types(struct schema_maker *m, const json_t *flat, unsigned types, size_t depth) {
     json_t *forms = hearth_schema_own(m, json_array());
-    for (unsigned bit = OBJECTS; forms != NULL && bit > 0; bit >>= 1) {
+    for (unsigned bit = OBJECTS; bit > 0; bit >>= 1) {
         json_t *form = NULL;
         if ((types & bit) == 0 || (bit == WHOLES && (types & FRACTIONS) != 0)) {
             continue;
@@ -325,9 +283,10 @@ static json_t *make_types(struct schema_maker *m, const json_t *flat, unsigned t
                    : hearth_schema_own(m, json_pack("{s:s}", "type", bit == BOOLEANS ? "boolean" : "null"));
         if (form == NULL && m->fate == SCHEMA_EMPTY) {
             m->fate = SCHEMA_FINE; /* the other types remain */
-        } else if (form == NULL || !hearth_schema_append(m, forms, form)) {
+        } else if (form == NULL) {
             return NULL;
         }
+        hearth_schema_append(forms, form);
     }
     return json_array_size(forms) > 0 ? any_of(m, forms) : hearth_schema_empty(m);
 }
@@ -355,14 +314,10 @@ static json_t *make_flat(struct schema_maker *m, const json_t *flat, size_t dept
 
 /* Whether no value is valid by both. */
 static bool exclude(struct schema_maker *m, const json_t *a, const json_t *b, size_t depth) {
-    json_t *both = hearth_schema_own(m, json_array());
     struct hearth_errmsg msg = m->msg;
-    if (both == NULL || !hearth_schema_append(m, both, a) || !hearth_schema_append(m, both, b)) {
-        return false;
-    }
-    json_t *made = hearth_schema_make(m, both, depth + 1);
+    json_t *made = hearth_schema_make(m, hearth_schema_own(m, json_pack("[O, O]", a, b)), depth + 1);
     bool empty = made == NULL && m->fate == SCHEMA_EMPTY;
-    m->fate = m->fate == SCHEMA_NOMEM ? SCHEMA_NOMEM : SCHEMA_FINE;
+    m->fate = SCHEMA_FINE;
     m->msg = msg;
     return empty;
 }
@@ -373,29 +328,26 @@ static json_t *make_choice(struct schema_maker *m, const struct flat *flat, size
     const char *keyword = one_of != NULL ? "oneOf" : "anyOf";
     const json_t *branches = json_object_get(choice, keyword);
     json_t *forms = hearth_schema_own(m, json_array());
-    for (size_t i = 0; forms != NULL && i < json_array_size(branches); i++) {
+    for (size_t i = 0; i < json_array_size(branches); i++) {
         json_t *all = hearth_schema_own(m, json_copy(flat->schemas));
-        for (size_t k = 1; all != NULL && k < json_array_size(flat->choices); k++) {
-            hearth_schema_append(m, all, json_array_get(flat->choices, k));
+        for (size_t k = 1; k < json_array_size(flat->choices); k++) {
+            hearth_schema_append(all, json_array_get(flat->choices, k));
         }
-        if (all == NULL || !hearth_schema_append(m, all, json_array_get(branches, i))) {
-            return NULL;
-        }
+        hearth_schema_append(all, json_array_get(branches, i));
         size_t back = hearth_schema_enter(m, "%s.%zu", keyword, i);
         json_t *form = hearth_schema_make(m, all, depth + 1);
         for (size_t k = 0; one_of != NULL && form != NULL && k < json_array_size(branches); k++) {
             if (k != i && !exclude(m, form, json_array_get(branches, k), depth)) {
-                form = m->fate != SCHEMA_FINE
-                           ? NULL
-                           : hearth_schema_refuse(m, NULL, "a value may be valid by number %zu too", k);
+                form = hearth_schema_refuse(m, NULL, "a value may be valid by number %zu too", k);
             }
         }
         hearth_schema_leave(m, back);
         if (form == NULL && m->fate == SCHEMA_EMPTY) {
             m->fate = SCHEMA_FINE; /* the other branches remain */
-        } else if (form == NULL || !hearth_schema_append(m, forms, form)) {
+        } else if (form == NULL) {
             return NULL;
         }
+        hearth_schema_append(forms, form);
     }
     return json_array_size(forms) > 0 ? any_of(m, forms) : hearth_schema_empty(m);
 }
@@ -420,10 +372,7 @@ json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t dep
     struct flat flat = {.schemas = hearth_schema_own(m, json_array()), .choices = hearth_schema_own(m, json_array())};
     size_t i;
     const json_t *schema;
-    if (m->fate != SCHEMA_FINE) {
-        return NULL;
-    }
-    if (hearth_cancel_poll() != HEARTH_OK) { /* the caller finds the reason */
+    if (hearth_cancel_poll() != HEARTH_OK || hearth_memory_refused()) { /* the caller finds the reason */
         return hearth_schema_refuse(m, NULL, "it takes too long");
     }
     if (depth > SCHEMA_DEPTH || ++m->visits > SCHEMA_VISITS) {

@@ -1,7 +1,7 @@
-/* What every step of making a schema stronger uses: memory, the reason why no stronger form exists, the shape of
- * keywords.
+/* What every step of making a schema stronger uses: memory, the reason why no stronger form exists, the keywords.
  *
- * Invariants. A step that returns NULL or false has set the fate, and for REFUSED the message. See schema.c. */
+ * Invariants. A step that returns NULL or false has set the fate, and for REFUSED the message; or memory was refused,
+ * which is noted. See schema.c. */
 #include "chat/schema_internal.h"
 
 #include <math.h>
@@ -13,19 +13,11 @@
 /* ------------------------------------------------------------------------------------------- fate */
 
 json_t *hearth_schema_own(struct schema_maker *m, json_t *value) {
-    if (value == NULL || json_array_append_new(m->owned, value) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return NULL;
-    }
-    return value;
+    return value != NULL && json_array_append_new(m->owned, value) == 0 ? value : NULL;
 }
 
-bool hearth_schema_append(struct schema_maker *m, json_t *list, const json_t *value) {
-    if (json_array_append(list, (json_t *)(uintptr_t)value) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return false;
-    }
-    return true;
+void hearth_schema_append(json_t *list, const json_t *value) {
+    (void)json_array_append(list, (json_t *)(uintptr_t)value);
 }
 
 json_t *hearth_schema_empty(struct schema_maker *m) {
@@ -53,9 +45,7 @@ size_t hearth_schema_enter(struct schema_maker *m, const char *format, ...) {
     vsnprintf(part, sizeof part, format, args);
     va_end(args);
     size_t len = m->path.len;
-    if (!hearth_buf_printf(&m->path, len > 0 ? ".%s" : "%s", part)) {
-        m->fate = SCHEMA_NOMEM;
-    }
+    hearth_buf_printf(&m->path, "%s%s", len > 0 ? "." : "", part);
     return len;
 }
 
@@ -68,81 +58,84 @@ void hearth_schema_leave(struct schema_maker *m, size_t len) {
 
 /* ------------------------------------------------------------------------------------------- keywords */
 
-/* What the value of a keyword must be for it to mean anything. */
-#define KEYWORD_TABLE(X)               \
-    X("$ref", STRING)                  \
-    X("allOf", SCHEMAS)                \
-    X("anyOf", SCHEMAS)                \
-    X("oneOf", SCHEMAS)                \
-    X("not", SCHEMA)                   \
-    X("if", SCHEMA)                    \
-    X("then", SCHEMA)                  \
-    X("else", SCHEMA)                  \
-    X("enum", LIST)                    \
-    X("minimum", NUMBER)               \
-    X("maximum", NUMBER)               \
-    X("exclusiveMinimum", NUMBER)      \
-    X("exclusiveMaximum", NUMBER)      \
-    X("multipleOf", STEP)              \
-    X("minLength", COUNT)              \
-    X("maxLength", COUNT)              \
-    X("pattern", STRING)               \
-    X("format", STRING)                \
-    X("prefixItems", SCHEMAS)          \
-    X("items", ITEMS)                  \
-    X("additionalItems", SCHEMA)       \
-    X("unevaluatedItems", SCHEMA)      \
-    X("contains", SCHEMA)              \
-    X("minItems", COUNT)               \
-    X("maxItems", COUNT)               \
-    X("minContains", COUNT)            \
-    X("maxContains", COUNT)            \
-    X("uniqueItems", BOOLEAN)          \
-    X("properties", MEMBERS)           \
-    X("patternProperties", MEMBERS)    \
-    X("additionalProperties", SCHEMA)  \
-    X("unevaluatedProperties", SCHEMA) \
-    X("propertyNames", SCHEMA)         \
-    X("required", NAMES)               \
-    X("minProperties", COUNT)          \
-    X("maxProperties", COUNT)          \
-    X("dependentRequired", OBJECT)     \
-    X("dependentSchemas", OBJECT)      \
-    X("dependencies", OBJECT)          \
-    X("$defs", DEFINITIONS)            \
-    X("definitions", DEFINITIONS)
+/* A keyword, what its value must be, of which types it says something, and how a value is judged by it. */
+#define KEYWORD_TABLE(X)                               \
+    X("$ref", STRING, 0, OTHER)                        \
+    X("allOf", SCHEMAS, 0, OTHER)                      \
+    X("anyOf", SCHEMAS, 0, OTHER)                      \
+    X("oneOf", SCHEMAS, 0, OTHER)                      \
+    X("not", SCHEMA, 0, OTHER)                         \
+    X("if", SCHEMA, 0, OTHER)                          \
+    X("then", SCHEMA, 0, OTHER)                        \
+    X("else", SCHEMA, 0, OTHER)                        \
+    X("enum", LIST, 0, OTHER)                          \
+    X("minimum", NUMBER, NUMBERS, LEAST)               \
+    X("maximum", NUMBER, NUMBERS, MOST)                \
+    X("exclusiveMinimum", NUMBER, NUMBERS, ABOVE)      \
+    X("exclusiveMaximum", NUMBER, NUMBERS, BELOW)      \
+    X("multipleOf", STEP, NUMBERS, MULTIPLE)           \
+    X("minLength", COUNT, STRINGS, LEAST)              \
+    X("maxLength", COUNT, STRINGS, MOST)               \
+    X("pattern", STRING, STRINGS, OTHER)               \
+    X("format", STRING, STRINGS, ANNOTATION)           \
+    X("prefixItems", SCHEMAS, ARRAYS, OTHER)           \
+    X("items", ITEMS, ARRAYS, OTHER)                   \
+    X("additionalItems", SCHEMA, 0, OTHER)             \
+    X("unevaluatedItems", SCHEMA, ARRAYS, OTHER)       \
+    X("contains", SCHEMA, ARRAYS, OTHER)               \
+    X("minItems", COUNT, ARRAYS, LEAST)                \
+    X("maxItems", COUNT, ARRAYS, MOST)                 \
+    X("minContains", COUNT, 0, OTHER)                  \
+    X("maxContains", COUNT, 0, OTHER)                  \
+    X("uniqueItems", BOOLEAN, ARRAYS, OTHER)           \
+    X("properties", MEMBERS, OBJECTS, OTHER)           \
+    X("patternProperties", MEMBERS, OBJECTS, OTHER)    \
+    X("additionalProperties", SCHEMA, OBJECTS, OTHER)  \
+    X("unevaluatedProperties", SCHEMA, OBJECTS, OTHER) \
+    X("propertyNames", SCHEMA, OBJECTS, OTHER)         \
+    X("required", NAMES, OBJECTS, OTHER)               \
+    X("minProperties", COUNT, OBJECTS, LEAST)          \
+    X("maxProperties", COUNT, OBJECTS, MOST)           \
+    X("dependentRequired", OBJECT, OBJECTS, OTHER)     \
+    X("dependentSchemas", OBJECT, OBJECTS, OTHER)      \
+    X("dependencies", OBJECT, OBJECTS, OTHER)          \
+    X("$defs", DEFINITIONS, 0, OTHER)                  \
+    X("definitions", DEFINITIONS, 0, OTHER)
 
 enum form { STRING, SCHEMA, SCHEMAS, ITEMS, MEMBERS, LIST, NAMES, NUMBER, STEP, COUNT, BOOLEAN, OBJECT, DEFINITIONS };
+enum judged { LEAST, ABOVE, MOST, BELOW, MULTIPLE, ANNOTATION, OTHER };
 
-static const struct {
+static const struct keyword {
     const char *name;
     enum form form;
+    unsigned types;
+    enum judged judged;
 } keywords[] = {
-#define X(name, form) {name, form},
+#define X(name, form, types, judged) {name, form, types, judged},
     KEYWORD_TABLE(X)
 #undef X
 };
+#define EACH_KEYWORD(each) \
+    for (const struct keyword *each = keywords; each < keywords + sizeof keywords / sizeof keywords[0]; each++)
 
 static bool is_schema(const json_t *value) {
     return json_is_object(value) || json_is_boolean(value);
 }
 
-static bool all_schemas(const json_t *list) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!is_schema(json_array_get(list, i))) {
-            return false;
-        }
-    }
-    return json_array_size(list) > 0;
+static bool is_name(const json_t *value) {
+    return json_is_string(value);
 }
 
-static bool all_names(const json_t *list) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!json_is_string(json_array_get(list, i))) {
-            return false;
-        }
+static bool all_are(const json_t *list, bool (*is)(const json_t *value)) {
+    size_t n = 0;
+    while (n < json_array_size(list) && is(json_array_get(list, n))) {
+        n++;
     }
-    return json_is_array(list);
+    return json_is_array(list) && n == json_array_size(list);
+}
+
+static bool all_schemas(const json_t *list) {
+    return json_array_size(list) > 0 && all_are(list, is_schema);
 }
 
 static bool all_members(const json_t *members) {
@@ -169,7 +162,7 @@ static const char *wrong_form(const json_t *value, enum form form) {
                    : "must be a schema or a list of schemas";
     case MEMBERS: return all_members(value) ? NULL : "must be an object of schemas, none of them with an empty name";
     case LIST: return json_array_size(value) > 0 ? NULL : "must be a list of values, with at least one";
-    case NAMES: return all_names(value) ? NULL : "must be a list of names";
+    case NAMES: return all_are(value, is_name) ? NULL : "must be a list of names";
     case NUMBER: return json_is_number(value) ? NULL : "must be a number";
     case STEP: return json_is_number(value) && number > 0 ? NULL : "must be a number above zero";
     case COUNT:
@@ -187,20 +180,58 @@ bool hearth_schema_says(const json_t *schema, const char *but) {
         json_object_get(schema, HEARTH_SCHEMA_REST) != NULL) {
         return true;
     }
-    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
-        if (keywords[i].form != DEFINITIONS && strcmp(keywords[i].name, but) != 0 &&
-            json_object_get(schema, keywords[i].name) != NULL) {
+    EACH_KEYWORD(each) {
+        if (each->form != DEFINITIONS && strcmp(each->name, but) != 0 && json_object_get(schema, each->name) != NULL) {
             return true;
         }
     }
     return false;
 }
 
+unsigned hearth_schema_implied_types(const json_t *schema) {
+    unsigned bits = json_object_get(schema, HEARTH_SCHEMA_REST) != NULL ? OBJECTS : 0;
+    EACH_KEYWORD(each) {
+        bits |= json_object_get(schema, each->name) != NULL ? each->types : 0;
+    }
+    return bits;
+}
+
+/* What the limits of a keyword are about: a number itself, or how much there is in another value. */
+static double measure(const json_t *value) {
+    size_t n = json_is_array(value) ? json_array_size(value) : json_object_size(value);
+    for (size_t i = 0; i < json_string_length(value); i++) {
+        n += (json_string_value(value)[i] & 0xC0) != 0x80; /* characters */
+    }
+    return json_is_number(value) ? json_number_value(value) : (double)n;
+}
+
+enum schema_verdict hearth_schema_judge(const json_t *value, const json_t *schema) {
+    enum schema_verdict verdict = SCHEMA_YES;
+    const double n = measure(value);
+    EACH_KEYWORD(each) {
+        const json_t *said = json_object_get(schema, each->name);
+        const double limit = json_number_value(said);
+        if (said == NULL || (each->types & hearth_schema_type_of(value)) == 0) {
+            continue;
+        }
+        switch (each->judged) {
+        case LEAST: verdict = n >= limit ? verdict : SCHEMA_NO; break;
+        case ABOVE: verdict = n > limit ? verdict : SCHEMA_NO; break;
+        case MOST: verdict = n <= limit ? verdict : SCHEMA_NO; break;
+        case BELOW: verdict = n < limit ? verdict : SCHEMA_NO; break;
+        case MULTIPLE: verdict = limit == 0 || n / limit == floor(n / limit) ? verdict : SCHEMA_NO; break;
+        case ANNOTATION: break;
+        case OTHER: verdict = verdict == SCHEMA_NO ? SCHEMA_NO : SCHEMA_UNKNOWN; break;
+        }
+    }
+    return verdict;
+}
+
 static unsigned name_type(const char *name) {
     static const struct {
         const char *name;
         unsigned bits;
-    } types[] = {{"null", NULLS},     {"boolean", BOOLEANS}, {"integer", WHOLES}, {"number", WHOLES | FRACTIONS},
+    } types[] = {{"null", NULLS},     {"boolean", BOOLEANS}, {"integer", WHOLES}, {"number", NUMBERS},
                  {"string", STRINGS}, {"array", ARRAYS},     {"object", OBJECTS}};
     for (size_t i = 0; name != NULL && i < sizeof types / sizeof types[0]; i++) {
         if (strcmp(name, types[i].name) == 0) {
@@ -256,8 +287,7 @@ bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char 
             continue;
         }
         if (n < 0) {
-            hearth_schema_refuse(m, keyword, "must not be negative");
-            return false;
+            return hearth_schema_refuse(m, keyword, "must not be negative") != NULL;
         }
         size_t limit = n > (double)SCHEMA_MANY ? SCHEMA_MANY : (size_t)n;
         if (least ? limit < *count : limit > *count) {
@@ -269,18 +299,16 @@ bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char 
 
 /* Everything of one schema in its place is well formed. */
 bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema) {
-    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
-        const json_t *value = json_object_get(schema, keywords[i].name);
-        const char *wrong = value != NULL ? wrong_form(value, keywords[i].form) : NULL;
+    EACH_KEYWORD(each) {
+        const json_t *value = json_object_get(schema, each->name);
+        const char *wrong = value != NULL ? wrong_form(value, each->form) : NULL;
         if (wrong != NULL) {
-            hearth_schema_refuse(m, keywords[i].name, "%s", wrong);
-            return false;
+            return hearth_schema_refuse(m, each->name, "%s", wrong) != NULL;
         }
     }
     const json_t *type = json_object_get(schema, "type");
     if (json_object_get(schema, "$dynamicRef") != NULL || json_object_get(schema, "$recursiveRef") != NULL) {
-        hearth_schema_refuse(m, "$dynamicRef", "only $ref can be followed");
-        return false;
+        return hearth_schema_refuse(m, "$dynamicRef", "only $ref can be followed") != NULL;
     }
     return type == NULL || hearth_schema_types(m, type) != 0;
 }

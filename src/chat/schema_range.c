@@ -5,7 +5,8 @@
  * the two, those with the whole part of the upper bound and at most its decimals. Exponents and more than fifteen
  * digits before the point are not offered, although such numbers are valid.
  *
- * Invariants. Every number of the grammar lies in the range, as a decimal and as the nearest double. */
+ * Invariants. Every number of the grammar lies in the range, as a decimal and as the nearest double. A text that memory
+ * is refused for is noted (base/memory.h), and schema.c drops it. */
 #include "chat/schema_internal.h"
 
 #include "base/assert.h"
@@ -26,9 +27,10 @@ struct decimal {
 
 /* ------------------------------------------------------------------------------------------- digits */
 
-static bool any_digits(struct hearth_buf *out, size_t from, size_t to) {
-    return to == 0 || (from == to ? hearth_buf_printf(out, " [0-9]{%zu}", from)
-                                  : hearth_buf_printf(out, " [0-9]{%zu,%zu}", from, to));
+static void any_digits(struct hearth_buf *out, size_t from, size_t to) {
+    if (to > 0) {
+        hearth_buf_printf(out, " [0-9]{%zu,%zu}", from, to);
+    }
 }
 
 static bool all_are(const char *digits, char digit) {
@@ -37,43 +39,38 @@ static bool all_are(const char *digits, char digit) {
 
 /* Digits from `low` to `high`, two texts of one length. `exact`: all of them are printed; else what is left out at the
  * end stands for zeros, and may be left out where that is in the range. */
-static bool digits(struct hearth_buf *out, const char *low, const char *high, bool exact) {
-    size_t rest = strlen(low) - (*low != '\0');
+static void digits(struct hearth_buf *out, const char *low, const char *high, bool exact) {
     if (*low == '\0') {
-        return true;
+        return;
     }
+    const size_t rest = strlen(low) - 1;
     if (all_are(low, '0') && all_are(high, '9')) {
-        return any_digits(out, exact ? rest + 1 : 0, rest + 1);
+        any_digits(out, exact ? rest + 1 : 0, rest + 1);
+        return;
     }
-    /* Nothing at all stands for zeros. */
-    bool optional = !exact && all_are(low, '0'), first = true;
     char nines[DECIMALS + 16] = "", zeros[DECIMALS + 16] = "";
     memset(nines, '9', rest);
     memset(zeros, '0', rest);
-    bool ok = hearth_buf_text(out, " (");
+    const bool same = *low == *high;
+    const char *between = " (";
     int from = *low, to = *high;
-    bool low_part = !all_are(low + 1, '0'), high_part = !all_are(high + 1, '9');
-    if (*low == *high) {
-        ok = ok && hearth_buf_printf(out, "[%c]", *low) && digits(out, low + 1, high + 1, exact);
-        from = to + 1;
-        first = false;
-    } else {
-        if (low_part) {
-            ok = ok && hearth_buf_printf(out, "[%c]", *low) && digits(out, low + 1, nines, exact);
-            from++;
-            first = false;
-        }
-        if (high_part) {
-            ok = ok && hearth_buf_printf(out, first ? "[%c]" : " | [%c]", *high) && digits(out, zeros, high + 1, exact);
-            to--;
-            first = false;
-        }
+    if (same || !all_are(low + 1, '0')) {
+        hearth_buf_printf(out, "%s[%c]", between, *low);
+        digits(out, low + 1, same ? high + 1 : nines, exact);
+        between = " | ";
+        from++;
+    }
+    if (!same && !all_are(high + 1, '9')) {
+        hearth_buf_printf(out, "%s[%c]", between, *high);
+        digits(out, zeros, high + 1, exact);
+        between = " | ";
+        to--;
     }
     if (from <= to) {
-        ok = ok && hearth_buf_printf(out, first ? "[%c-%c]" : " | [%c-%c]", from, to) &&
-             any_digits(out, exact ? rest : 0, rest);
+        hearth_buf_printf(out, "%s[%c-%c]", between, from, to);
+        any_digits(out, exact ? rest : 0, rest);
     }
-    return ok && hearth_buf_text(out, optional ? ")?" : ")");
+    hearth_buf_text(out, !exact && all_are(low, '0') ? ")?" : ")"); /* nothing at all stands for zeros */
 }
 
 static int64_t power_of_ten(size_t n) {
@@ -85,80 +82,79 @@ static int64_t power_of_ten(size_t n) {
 }
 
 /* Whole numbers, one length of digits after the other; those lengths of which all numbers are in the range at once. */
-static bool wholes(struct hearth_buf *out, int64_t low, int64_t high) {
-    bool first = true, ok = hearth_buf_text(out, "(");
-    while (ok && low <= high) {
+static void wholes(struct hearth_buf *out, int64_t low, int64_t high) {
+    hearth_buf_text(out, "(");
+    for (const char *between = ""; low <= high; between = " |") {
         char from[32], to[32];
         snprintf(from, sizeof from, "%" PRId64, low);
         snprintf(to, sizeof to, "%" PRId64, high);
         size_t len = strlen(from), most = strlen(to), longest = most - !all_are(to, '9');
-        ok = first || hearth_buf_text(out, " |");
-        first = false;
+        hearth_buf_text(out, between);
         if (low == power_of_ten(len - 1) && longest >= len) {
-            ok = ok && hearth_buf_text(out, " [1-9]") && any_digits(out, len - 1, longest - 1);
+            hearth_buf_text(out, " [1-9]");
+            any_digits(out, len - 1, longest - 1);
             len = longest;
         } else {
             if (most > len) {
                 memset(to, '9', len);
                 to[len] = '\0';
             }
-            ok = ok && digits(out, from, to, true);
+            digits(out, from, to, true);
         }
         if (len == most) {
             break;
         }
         low = power_of_ten(len); /* of fewer digits than `high`, so in its type */
     }
-    return ok && hearth_buf_text(out, ")");
+    hearth_buf_text(out, ")");
 }
 
 /* One whole number and its decimals from `low` to `high`. */
-static bool part(struct hearth_buf *out, int64_t whole, int64_t low, int64_t high) {
+static void part(struct hearth_buf *out, int64_t whole, int64_t low, int64_t high) {
     char from[DECIMALS + 2], to[DECIMALS + 2];
     snprintf(from, sizeof from, "%0*" PRId64, DECIMALS, low % UNIT);
     snprintf(to, sizeof to, "%0*" PRId64, DECIMALS, high % UNIT);
-    bool ok = hearth_buf_printf(out, "\"%" PRId64 "\"", whole);
+    hearth_buf_printf(out, "\"%" PRId64 "\"", whole);
     if (high == 0) {
-        return ok;
+        return;
     }
-    ok = ok && hearth_buf_text(out, " (\".\""); /* behind a point there is a digit */
-    if (low == 0) {
-        char highest = to[0];
-        ok = ok && hearth_buf_text(out, " (") && hearth_buf_printf(out, "[%c]", highest) &&
-             digits(out, "00000", to + 1, false);
-        if (highest > '0') {
-            ok = ok && hearth_buf_printf(out, " | [0-%c] [0-9]{0,%d}", highest - 1, DECIMALS - 1);
-        }
-        return ok && hearth_buf_text(out, "))?");
+    hearth_buf_text(out, " (\".\""); /* behind a point there is a digit */
+    if (low > 0) {
+        digits(out, from, to, false);
+        hearth_buf_text(out, ")");
+        return;
     }
-    return ok && digits(out, from, to, false) && hearth_buf_text(out, ")");
+    hearth_buf_printf(out, " ([%c]", to[0]);
+    digits(out, "00000", to + 1, false);
+    if (to[0] > '0') {
+        hearth_buf_printf(out, " | [0-%c] [0-9]{0,%d}", to[0] - 1, DECIMALS - 1);
+    }
+    hearth_buf_text(out, "))?");
 }
 
 /* ------------------------------------------------------------------------------------------- ranges */
 
 /* Numbers from `low` to `high`, none of them negative. */
-static bool positive(struct hearth_buf *out, struct decimal low, struct decimal high) {
+static void positive(struct hearth_buf *out, struct decimal low, struct decimal high) {
     if (low.whole == high.whole) {
-        return part(out, low.whole, low.decimals, high.decimals);
+        part(out, low.whole, low.decimals, high.decimals);
+        return;
     }
-    bool ok = true;
-    int64_t from = low.whole, to = high.whole;
     const char *between = "";
     if (low.decimals > 0) {
-        ok = part(out, low.whole, low.decimals, UNIT - 1);
-        from++;
+        part(out, low.whole++, low.decimals, UNIT - 1);
         between = " | ";
     }
     if (high.decimals < UNIT - 1) {
-        ok = ok && hearth_buf_text(out, between) && part(out, high.whole, 0, high.decimals);
-        to--;
+        hearth_buf_text(out, between);
+        part(out, high.whole--, 0, high.decimals);
         between = " | ";
     }
-    if (from <= to) {
-        ok = ok && hearth_buf_text(out, between) && wholes(out, from, to) &&
-             hearth_buf_printf(out, " (\".\" [0-9]{1,%d})?", DECIMALS);
+    if (low.whole <= high.whole) {
+        hearth_buf_text(out, between);
+        wholes(out, low.whole, high.whole);
+        hearth_buf_printf(out, " (\".\" [0-9]{1,%d})?", DECIMALS);
     }
-    return ok;
 }
 
 /* The least number of six decimals at or above a bound; `up` false: the greatest at or below. The bounds themselves are
@@ -188,45 +184,45 @@ static double clamp(double value) {
     return fmax(fmin(value, (double)WHOLE_MAX), -(double)WHOLE_MAX);
 }
 
-/* One sign: numbers from `low` to `high`, none of them negative; `zero` is whether zero is among them. */
-static bool side(struct hearth_buf *out, const char *sign, double low, bool open_low, double high, bool open_high,
-                 size_t *sides) {
+/* One sign: numbers from `low` to `high`, none of them negative; false: there are none, and nothing is printed. */
+static bool side(struct hearth_buf *out, const char *sign, double low, bool open_low, double high, bool open_high) {
     struct decimal from = bound(clamp(low), open_low && fabs(low) < (double)WHOLE_MAX, true);
     struct decimal to = bound(clamp(high), open_high && fabs(high) < (double)WHOLE_MAX, false);
     if (high >= (double)WHOLE_MAX) {
         to.decimals = UNIT - 1;
     }
     if (low >= (double)WHOLE_MAX || high < 0 || to.whole < 0 || less(to, from)) {
-        return true;
+        return false;
     }
-    bool ok = (*sides == 0 || hearth_buf_text(out, " | ")) && hearth_buf_printf(out, "%s(", sign);
-    ++*sides;
-    return ok && positive(out, from, to) && hearth_buf_text(out, ")");
+    hearth_buf_printf(out, "%s(", sign);
+    positive(out, from, to);
+    hearth_buf_text(out, ")");
+    return true;
 }
 
 bool hearth_schema_range(double low, bool open_low, double high, bool open_high, struct hearth_buf *out) {
-    size_t sides = 0;
-    bool ok = hearth_buf_text(out, "(");
-    /* -0 is left to the other side. */
-    if (low < 0) {
-        double nearest = high < 0 ? -high : 0;
-        ok = ok && side(out, "\"-\" ", nearest, high < 0 ? open_high : true, -low, open_low, &sides);
+    bool below = false, above = false;
+    hearth_buf_text(out, "(");
+    if (low < 0) { /* -0 is left to the other side */
+        below = side(out, "\"-\" ", high < 0 ? -high : 0, high >= 0 || open_high, -low, open_low);
     }
     if (high >= 0) {
-        ok = ok && side(out, "", low > 0 ? low : 0, low >= 0 && open_low, high, open_high, &sides);
+        above = side(out, below ? " | " : "", low > 0 ? low : 0, low >= 0 && open_low, high, open_high);
     }
-    return ok && sides > 0 && hearth_buf_text(out, ")");
+    hearth_buf_text(out, ")");
+    return below || above;
 }
 
-bool hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out) {
+void hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out) {
     HEARTH_ASSERT(low <= high && low > INT64_MIN);
-    bool ok = hearth_buf_text(out, "("), both = low < 0 && high >= 0;
+    hearth_buf_text(out, "(");
     if (low < 0) {
-        ok = ok && hearth_buf_text(out, "\"-\" ") && wholes(out, high < 0 ? -high : 1, -low);
+        hearth_buf_text(out, "\"-\" ");
+        wholes(out, high < 0 ? -high : 1, -low);
     }
-    ok = ok && (!both || hearth_buf_text(out, " | "));
     if (high >= 0) {
-        ok = ok && wholes(out, low > 0 ? low : 0, high);
+        hearth_buf_text(out, low < 0 ? " | " : "");
+        wholes(out, low > 0 ? low : 0, high);
     }
-    return ok && hearth_buf_text(out, ")");
+    hearth_buf_text(out, ")");
 }

@@ -6,8 +6,11 @@
  * short escapes of those that belong to it. Where regular expression dialects differ (\w and \d beyond ASCII) the
  * smaller set is taken. What no grammar can express (look-around, back-references, word boundaries) is an error.
  *
- * Invariants. The result never matches more than the original. */
+ * Invariants. The result never matches more than the original. A text that memory is refused for is noted
+ * (base/memory.h), and schema.c drops it. */
 #include "chat/schema_internal.h"
+
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +26,21 @@ enum { SET_MAX = 128, LAST_CHAR = 0x10FFFF, PATTERN_BYTES_MAX = 65536 };
 struct set {
     struct code_range r[SET_MAX];
     size_t n;
+    bool full; /* it could not take a range */
 };
 
-static bool set_add(struct set *set, uint32_t from, uint32_t to) {
-    if (set->n == SET_MAX || from > to) {
-        return false;
+static void set_add(struct set *set, uint32_t from, uint32_t to) {
+    if (set->n < SET_MAX) {
+        set->r[set->n++] = (struct code_range){from, to};
+    } else {
+        set->full = true;
     }
-    set->r[set->n++] = (struct code_range){from, to};
-    return true;
+}
+
+static void set_add_all(struct set *set, const struct set *other) {
+    for (size_t i = 0; i < other->n; i++) {
+        set_add(set, other->r[i].from, other->r[i].to);
+    }
 }
 
 static int by_start(const void *a, const void *b) {
@@ -40,7 +50,7 @@ static int by_start(const void *a, const void *b) {
 
 /* What is not in a set. */
 static struct set complement(struct set set) {
-    struct set out = {.n = 0};
+    struct set out = {.full = set.full};
     uint32_t next = 0;
     qsort(set.r, set.n, sizeof set.r[0], by_start);
     for (size_t i = 0; i < set.n; i++) {
@@ -64,45 +74,50 @@ static bool set_has(const struct set *set, uint32_t c) {
     return false;
 }
 
-/* Adds what \d, \w, \s stand for and, in capitals, what is surely not in them. */
-static bool add_shorthand(struct set *set, char letter) {
-    static const struct code_range spaces[] = {{9, 13},          {28, 32},         {0x85, 0x85},     {0xA0, 0xA0},
-                                               {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
-                                               {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-    struct set spaced = {.n = 0};
-    switch (letter) {
-    case 'd': return set_add(set, '0', '9');
-    case 'D': return set_add(set, 0, '0' - 1) && set_add(set, '9' + 1, 0x7F);
-    case 'w':
-        return set_add(set, '0', '9') && set_add(set, 'A', 'Z') && set_add(set, 'a', 'z') && set_add(set, '_', '_');
-    case 'W':
-        return set_add(set, 0, '0' - 1) && set_add(set, '9' + 1, 'A' - 1) && set_add(set, 'Z' + 1, '_' - 1) &&
-               set_add(set, '`', '`') && set_add(set, 'z' + 1, 0x7F);
-    case 's': return set_add(set, 9, 13) && set_add(set, ' ', ' ');
-    default: /* 'S' */
-        for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
-            set_add(&spaced, spaces[i].from, spaces[i].to);
-        }
-        spaced = complement(spaced);
-        for (size_t i = 0; i < spaced.n; i++) {
-            if (!set_add(set, spaced.r[i].from, spaced.r[i].to)) {
-                return false;
-            }
-        }
-        return true;
+/* What \d, \w, \s stand for and, for capitals, what is surely not in them. */
+static const struct shorthand {
+    char letter;
+    struct code_range ranges[13]; /* up to the first that ends at 0 */
+} shorthands[] = {
+    {'d', {{'0', '9'}}},
+    {'D', {{0, '0' - 1}, {'9' + 1, 0x7F}}},
+    {'w', {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}, {'_', '_'}}},
+    {'W', {{0, '0' - 1}, {'9' + 1, 'A' - 1}, {'Z' + 1, '_' - 1}, {'`', '`'}, {'z' + 1, 0x7F}}},
+    {'s', {{9, 13}, {' ', ' '}}},
+    {'S',
+     {{0, 8},
+      {14, 27},
+      {33, 0x84},
+      {0x86, 0x9F},
+      {0xA1, 0x167F},
+      {0x1681, 0x1FFF},
+      {0x200B, 0x2027},
+      {0x202A, 0x202E},
+      {0x2030, 0x205E},
+      {0x2060, 0x2FFF},
+      {0x3001, 0xFEFE},
+      {0xFF00, LAST_CHAR}}},
+};
+
+static void add_shorthand(struct set *set, char letter) {
+    const struct shorthand *named = shorthands;
+    while (named->letter != letter) {
+        named++;
+    }
+    for (const struct code_range *range = named->ranges; range->to > 0; range++) {
+        set_add(set, range->from, range->to);
     }
 }
 
-static bool print_char(struct hearth_buf *out, uint32_t c) {
+static void print_char(struct hearth_buf *out, uint32_t c) {
     bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-    return plain ? hearth_buf_printf(out, "%c", (int)c) : hearth_buf_printf(out, "\\U%08X", c);
+    (void)(plain ? hearth_buf_printf(out, "%c", (int)c) : hearth_buf_printf(out, "\\U%08X", c));
 }
 
-/* A set as it stands in JSON text: one group. Nothing is printed for a set of which no character can be written. */
-static bool print_set(struct hearth_buf *out, const struct set *set, bool *none) {
+/* A set as it stands in JSON text: one group. False: no character of the set can be written. */
+static bool print_set(struct hearth_buf *out, const struct set *set) {
     static const struct {
-        uint32_t c;
-        char letter;
+        uint32_t c, letter;
     } escapes[] = {{'"', '"'}, {'\\', '\\'}, {8, 'b'}, {9, 't'}, {10, 'n'}, {12, 'f'}, {13, 'r'}};
     struct set outside = complement(*set);
     set_add(&outside, 0, 0x1F);
@@ -111,25 +126,25 @@ static bool print_set(struct hearth_buf *out, const struct set *set, bool *none)
     set_add(&outside, 0x7F, 0x7F);
     set_add(&outside, 0xD800, 0xDFFF);
     struct set plain = complement(outside);
-    bool ok = hearth_buf_text(out, "("), escape = false;
-    if (plain.n > 0) {
-        ok = ok && hearth_buf_text(out, "[");
-        for (size_t i = 0; i < plain.n; i++) {
-            ok = ok && print_char(out, plain.r[i].from);
-            ok = ok &&
-                 (plain.r[i].from == plain.r[i].to || (hearth_buf_text(out, "-") && print_char(out, plain.r[i].to)));
+    bool escape = false;
+    hearth_buf_text(out, plain.n > 0 ? "([" : "(");
+    for (size_t i = 0; i < plain.n; i++) {
+        print_char(out, plain.r[i].from);
+        if (plain.r[i].from != plain.r[i].to) {
+            hearth_buf_text(out, "-");
+            print_char(out, plain.r[i].to);
         }
-        ok = ok && hearth_buf_text(out, "]");
     }
+    hearth_buf_text(out, plain.n > 0 ? "]" : "");
     for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++) {
         if (set_has(set, escapes[i].c)) {
-            ok = ok && (escape || hearth_buf_text(out, plain.n > 0 ? "|\\\\[" : "\\\\["));
-            ok = ok && print_char(out, (uint32_t)(unsigned char)escapes[i].letter);
+            hearth_buf_text(out, escape ? "" : plain.n > 0 ? "|\\\\[" : "\\\\[");
+            print_char(out, escapes[i].letter);
             escape = true;
         }
     }
-    *none = plain.n == 0 && !escape;
-    return ok && hearth_buf_text(out, escape ? "])" : ")");
+    hearth_buf_text(out, escape ? "])" : ")");
+    return plain.n > 0 || escape;
 }
 
 /* ------------------------------------------------------------------------------------------- regular expressions */
@@ -144,14 +159,13 @@ struct regex {
     struct hearth_buf *out;
     const char *error;
     int depth;
+    bool anywhere; /* a side that is not anchored may have more text on it */
     /* The one part at the top whose number may be narrowed to keep the length of the whole, found in a first pass and
      * narrowed in a second. */
     const char *narrow_at;
     struct span narrow;
     size_t flexible; /* parts of no fixed length */
 };
-
-static const char no_memory[] = "out of memory";
 
 static size_t plus(size_t a, size_t b) {
     return a + b > SCHEMA_MANY ? SCHEMA_MANY : a + b;
@@ -167,30 +181,21 @@ static void fail(struct regex *x, const char *why) {
     }
 }
 
-static void print(struct regex *x, const char *text) {
-    if (!hearth_buf_text(x->out, text)) {
-        fail(x, no_memory);
-    }
-}
-
 static void print_class(struct regex *x, const struct set *set) {
-    bool none = false;
-    if (!print_set(x->out, set, &none)) {
-        fail(x, no_memory);
-    } else if (none) {
+    if (set->full) {
+        fail(x, "too large a set of characters");
+    } else if (!print_set(x->out, set)) {
         fail(x, "a set of characters of which none can be written");
     }
 }
 
-/* Decodes one character; texts of a JSON value are valid UTF-8. */
 static uint32_t next_char(struct regex *x) {
-    const unsigned char *s = (const unsigned char *)x->at;
-    int more = s[0] < 0x80 ? 0 : s[0] < 0xE0 ? 1 : s[0] < 0xF0 ? 2 : 3;
-    uint32_t c = more == 0 ? s[0] : s[0] & (0x3FU >> more);
-    for (int i = 1; i <= more; i++) {
-        c = c << 6 | (s[i] & 0x3FU);
+    uint32_t c = 0;
+    const size_t len = hearth_utf8_decode(x->at, strnlen(x->at, 4), &c);
+    if (len == 0) {
+        fail(x, "a text that is not UTF-8");
     }
-    x->at += 1 + more;
+    x->at += len;
     return c;
 }
 
@@ -216,9 +221,7 @@ static bool read_escape(struct regex *x, struct set *set, uint32_t *c) {
     const char *name = letter != '\0' ? strchr(names, letter) : NULL;
     if (letter != '\0' && strchr("dDwWsS", letter) != NULL) {
         x->at++;
-        if (!add_shorthand(set, letter)) {
-            fail(x, "too large a set of characters");
-        }
+        add_shorthand(set, letter);
         return true;
     }
     if (name != NULL) {
@@ -252,9 +255,8 @@ static void read_class(struct regex *x) {
             x->at++;
             char letter = *x->at;
             if (read_escape(x, &set, &from)) {
-                /* With its opposite it is everything. */
-                if (memchr(seen, letter ^ 0x20, kinds) != NULL && !set_add(&set, 0, LAST_CHAR)) {
-                    fail(x, "too large a set of characters");
+                if (memchr(seen, letter ^ 0x20, kinds) != NULL) { /* with its opposite it is everything */
+                    set_add(&set, 0, LAST_CHAR);
                 }
                 if (kinds < sizeof seen && memchr(seen, letter, kinds) == NULL) {
                     seen[kinds++] = letter;
@@ -274,9 +276,10 @@ static void read_class(struct regex *x) {
                 fail(x, "a range that ends in a set");
             }
         }
-        if (!set_add(&set, from, to)) {
-            fail(x, "a range that is empty, or too many of them");
+        if (from > to) {
+            fail(x, "a range that is empty");
         }
+        set_add(&set, from, to);
     }
     if (x->error != NULL) {
         return;
@@ -288,11 +291,7 @@ static void read_class(struct regex *x) {
             struct set surely = {.n = 0};
             add_shorthand(&surely, (char)(seen[i] ^ 0x20));
             surely = complement(surely);
-            for (size_t k = 0; k < surely.n && x->error == NULL; k++) {
-                if (!set_add(&set, surely.r[k].from, surely.r[k].to)) {
-                    fail(x, "too large a set of characters");
-                }
-            }
+            set_add_all(&set, &surely);
         }
         set = complement(set);
     }
@@ -318,9 +317,9 @@ static struct span read_group(struct regex *x) {
         fail(x, "groups nested too deeply");
         return span;
     }
-    print(x, "(");
+    hearth_buf_text(x->out, "(");
     span = read_choice(x);
-    print(x, ")");
+    hearth_buf_text(x->out, ")");
     x->depth--;
     if (*x->at != ')') {
         fail(x, "a group that does not end");
@@ -421,33 +420,20 @@ static void print_count(struct regex *x, size_t from, struct span count) {
         fail(x, "too many repetitions");
         return;
     }
-    size_t len = x->out->len - from;
+    const size_t len = x->out->len - from;
     if (x->out->len > PATTERN_BYTES_MAX) { /* each {m,} says what it repeats twice: that doubles with each level */
         fail(x, "too long a pattern");
-        return;
-    }
-    if (count.max == SCHEMA_MANY && count.min > 1) {
+    } else if (count.max == SCHEMA_MANY && count.min > 1) {
         /* {m,} is not understood by everyone: {m} and * instead. */
-        char *copy = malloc(len + 1);
-        if (copy == NULL) {
-            fail(x, no_memory);
-            return;
-        }
-        memcpy(copy, x->out->data + from, len);
-        copy[len] = '\0';
-        bool ok = hearth_buf_printf(x->out, "{%zu}%s*", count.min, copy);
-        free(copy);
-        if (!ok) {
-            fail(x, no_memory);
+        if (hearth_buf_reserve(x->out, len + 64)) { /* so that what is repeated stays where it is */
+            hearth_buf_printf(x->out, "{%zu}%.*s*", count.min, (int)len, (char *)x->out->data + from);
         }
     } else if (count.max == SCHEMA_MANY) {
-        print(x, count.min == 0 ? "*" : "+");
-    } else if (count.min != 1 || count.max != 1) {
-        bool ok = count.min == count.max ? hearth_buf_printf(x->out, "{%zu}", count.min)
-                                         : hearth_buf_printf(x->out, "{%zu,%zu}", count.min, count.max);
-        if (!ok) {
-            fail(x, no_memory);
-        }
+        hearth_buf_text(x->out, count.min == 0 ? "*" : "+");
+    } else if (count.min != count.max) {
+        hearth_buf_printf(x->out, "{%zu,%zu}", count.min, count.max);
+    } else if (count.min != 1) {
+        hearth_buf_printf(x->out, "{%zu}", count.min);
     }
 }
 
@@ -477,72 +463,64 @@ static struct span read_sequence(struct regex *x) {
     return all;
 }
 
+static void print_any_text(const struct regex *x) {
+    const struct set none = {.n = 0}, any = complement(none);
+    print_set(x->out, &any);
+    hearth_buf_text(x->out, "*");
+}
+
+/* Only the choices of the whole have anchors. */
 static struct span read_choice(struct regex *x) {
     struct span all = {SCHEMA_MANY, 0};
+    const bool top = x->depth == 0;
     for (;;) {
+        const bool from_start = top && *x->at == '^';
+        x->at += from_start;
+        if (top && x->anywhere && !from_start) {
+            print_any_text(x);
+        }
         struct span one = read_sequence(x);
+        const bool to_end = top && *x->at == '$';
+        x->at += to_end;
+        if (top && x->anywhere && !to_end) {
+            print_any_text(x);
+        }
+        if (top && x->anywhere && !(from_start && to_end)) {
+            one.max = SCHEMA_MANY;
+        }
         all.min = one.min < all.min ? one.min : all.min;
         all.max = one.max > all.max ? one.max : all.max;
         if (x->error != NULL || *x->at != '|') {
             return all;
         }
+        x->flexible += top ? 2 : 0; /* several choices are not narrowed */
         x->at++;
-        print(x, "|");
+        hearth_buf_text(x->out, "|");
     }
 }
 
-/* The whole: `anywhere` is whether a side that is not anchored may have more text on it. */
-static struct span read_all(struct regex *x, bool anywhere) {
-    const struct set none = {.n = 0};
-    const struct set any = complement(none);
-    struct span all = {SCHEMA_MANY, 0};
-    print(x, "^(");
-    for (;;) {
-        bool from_start = *x->at == '^';
-        x->at += from_start;
-        if (!from_start && anywhere) {
-            print_class(x, &any);
-            print(x, "*");
-        }
-        struct span one = read_sequence(x);
-        bool to_end = *x->at == '$';
-        x->at += to_end;
-        if (!to_end && anywhere) {
-            print_class(x, &any);
-            print(x, "*");
-        }
-        if (anywhere && !(from_start && to_end)) {
-            one.max = SCHEMA_MANY;
-        }
-        all.min = one.min < all.min ? one.min : all.min;
-        all.max = one.max > all.max ? one.max : all.max;
-        if (x->error != NULL || *x->at == '\0') {
-            break;
-        }
-        if (*x->at != '|') {
-            fail(x, "unbalanced parentheses");
-            break;
-        }
-        x->flexible += 2; /* several choices are not narrowed */
-        x->at++;
-        print(x, "|");
+static struct span read_all(struct regex *x) {
+    x->out->len = 0;
+    hearth_buf_text(x->out, "^(");
+    const struct span all = read_choice(x);
+    hearth_buf_text(x->out, ")$");
+    if (*x->at != '\0') {
+        fail(x, "unbalanced parentheses");
     }
-    print(x, ")$");
     return all;
 }
 
 const char *hearth_schema_pattern(const char *pattern, size_t min, size_t max, struct hearth_buf *out) {
-    for (int anywhere = 1; anywhere >= 0; anywhere--) {
-        struct regex x = {.at = pattern, .out = out};
-        out->len = 0;
-        struct span all = read_all(&x, anywhere != 0);
+    for (bool anywhere = true;; anywhere = false) {
+        struct regex x = {.at = pattern, .out = out, .anywhere = anywhere};
+        struct span all = read_all(&x);
         if (x.error != NULL) {
             return x.error;
         }
         if (all.min >= min && all.max <= max) {
             return NULL;
         }
-        if (anywhere == 0 && x.flexible == 1 && x.narrow_at != NULL) {
+        if (!anywhere && x.flexible == 1 && x.narrow_at != NULL) {
             /* One part can grow: by as much as the length leaves to it. */
             const size_t fixed = all.min - x.narrow.min;
             struct span narrow = x.narrow;
@@ -550,38 +528,34 @@ const char *hearth_schema_pattern(const char *pattern, size_t min, size_t max, s
             narrow.max = max <= fixed ? 0 : max - fixed < narrow.max ? max - fixed : narrow.max;
             if (fixed <= max && narrow.min <= narrow.max) {
                 x = (struct regex){.at = pattern, .out = out, .narrow_at = x.narrow_at, .narrow = narrow};
-                out->len = 0;
-                read_all(&x, false);
+                read_all(&x);
                 return x.error;
             }
         }
+        if (!anywhere) {
+            return "it does not go with the length that is asked for";
+        }
     }
-    return "it does not go with the length that is asked for";
 }
 
-bool hearth_schema_any_text(size_t min, size_t max, struct hearth_buf *out) {
-    const struct set none = {.n = 0};
-    const struct set any = complement(none);
-    bool unused;
+void hearth_schema_any_text(size_t min, size_t max, struct hearth_buf *out) {
+    const struct set none = {.n = 0}, any = complement(none);
     struct hearth_buf one = {0};
-    bool ok = print_set(&one, &any, &unused);
-    const char *text = (const char *)one.data;
-    if (!ok) {
-        hearth_buf_finish(&one);
-        return false;
-    }
-    out->len = 0;
+    print_set(&one, &any);
+    const char *text = one.data != NULL ? (const char *)one.data : "";
     if (max == SCHEMA_MANY) {
-        ok = hearth_buf_printf(out, "^%s{%zu}%s*$", text, min, text);
+        hearth_buf_printf(out, "^%s{%zu}%s*$", text, min, text);
     } else if (max <= 2 * SCHEMA_REPEATS) {
-        ok = hearth_buf_printf(out, "^%s{%zu,%zu}$", text, min, max);
+        hearth_buf_printf(out, "^%s{%zu,%zu}$", text, min, max);
     } else {
         /* In steps, up to the step below: a little less than what is allowed. */
         size_t steps = (max - min - (SCHEMA_REPEATS - 1)) / SCHEMA_REPEATS;
         steps = steps < SCHEMA_REPEATS ? steps : SCHEMA_REPEATS;
-        ok = hearth_buf_text(out, "^") && (min == 0 || hearth_buf_printf(out, "%s{%zu}", text, min)) &&
-             hearth_buf_printf(out, "(%s{%d}){0,%zu}%s{0,%d}$", text, SCHEMA_REPEATS, steps, text, SCHEMA_REPEATS - 1);
+        hearth_buf_text(out, "^");
+        if (min > 0) {
+            hearth_buf_printf(out, "%s{%zu}", text, min);
+        }
+        hearth_buf_printf(out, "(%s{%d}){0,%zu}%s{0,%d}$", text, SCHEMA_REPEATS, steps, text, SCHEMA_REPEATS - 1);
     }
     hearth_buf_finish(&one);
-    return ok;
 }

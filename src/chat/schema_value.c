@@ -31,7 +31,7 @@ static bool equal(const json_t *a, const json_t *b) {
 }
 
 /* The strings of a list, as the names of an object, which is made when it is first asked for: lists are long, and each
- * value of one is looked for in all others. NULL: out of memory. */
+ * value of one is looked for in all others. */
 static const json_t *strings_of(struct schema_maker *m, const json_t *list) {
     char name[32];
     (void)snprintf(name, sizeof name, "%p", (const void *)list);
@@ -41,9 +41,8 @@ static const json_t *strings_of(struct schema_maker *m, const json_t *list) {
         strings = json_object_get(m->lists, name);
         for (size_t i = 0; i < json_array_size(list); i++) {
             const json_t *value = json_array_get(list, i);
-            if (json_is_string(value) && json_object_setn_new_nocheck(strings, json_string_value(value),
-                                                                      json_string_length(value), json_true()) != 0) {
-                return NULL;
+            if (json_is_string(value)) {
+                json_object_setn_new_nocheck(strings, json_string_value(value), json_string_length(value), json_true());
             }
         }
     }
@@ -67,63 +66,6 @@ static bool is_in(struct schema_maker *m, const json_t *value, const json_t *lis
     return false;
 }
 
-static size_t characters(const json_t *string) {
-    const char *text = json_string_value(string);
-    size_t n = 0;
-    for (size_t i = 0; i < json_string_length(string); i++) {
-        n += (text[i] & 0xC0) != 0x80;
-    }
-    return n;
-}
-
-/* One keyword with a number, or a count: whether `actual` is on the right side of it. */
-static enum schema_verdict compare(const json_t *schema, const char *keyword, double actual, int sign, bool open) {
-    const json_t *limit = json_object_get(schema, keyword);
-    double difference = (actual - json_number_value(limit)) * sign;
-    return limit == NULL || difference > 0 || (difference == 0 && !open) ? SCHEMA_YES : SCHEMA_NO;
-}
-
-static bool has_any(const json_t *schema, const char *const *keywords) {
-    while (*keywords != NULL && json_object_get(schema, *keywords) == NULL) {
-        keywords++;
-    }
-    return *keywords != NULL;
-}
-
-static enum schema_verdict scalar_holds(const json_t *value, const json_t *schema) {
-    static const char *const array_keywords[] = {
-        "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "unevaluatedItems", NULL};
-    static const char *const object_keywords[] = {
-        "properties",        "required",         "additionalProperties", "patternProperties",     "propertyNames",
-        "dependentRequired", "dependentSchemas", "dependencies",         "unevaluatedProperties", NULL};
-    bool ok = true;
-    if (json_is_number(value)) {
-        double n = json_number_value(value), step = json_number_value(json_object_get(schema, "multipleOf"));
-        ok = compare(schema, "minimum", n, 1, false) && compare(schema, "exclusiveMinimum", n, 1, true) &&
-             compare(schema, "maximum", n, -1, false) && compare(schema, "exclusiveMaximum", n, -1, true) &&
-             (step == 0 || n / step == floor(n / step));
-    } else if (json_is_string(value)) {
-        double n = (double)characters(value);
-        ok = compare(schema, "minLength", n, 1, false) && compare(schema, "maxLength", n, -1, false);
-        if (ok && json_object_get(schema, "pattern") != NULL) {
-            return SCHEMA_UNKNOWN;
-        }
-    } else if (json_is_array(value)) {
-        double n = (double)json_array_size(value);
-        ok = compare(schema, "minItems", n, 1, false) && compare(schema, "maxItems", n, -1, false);
-        if (ok && has_any(schema, array_keywords)) {
-            return SCHEMA_UNKNOWN;
-        }
-    } else if (json_is_object(value)) {
-        double n = (double)json_object_size(value);
-        ok = compare(schema, "minProperties", n, 1, false) && compare(schema, "maxProperties", n, -1, false);
-        if (ok && has_any(schema, object_keywords)) {
-            return SCHEMA_UNKNOWN;
-        }
-    }
-    return ok ? SCHEMA_YES : SCHEMA_NO;
-}
-
 enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *value, size_t place,
                                         const json_t *schema) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
@@ -132,7 +74,7 @@ enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *va
         (constant != NULL && !equal(value, constant))) {
         return SCHEMA_NO;
     }
-    return scalar_holds(value, schema);
+    return hearth_schema_judge(value, schema);
 }
 
 /* ------------------------------------------------------------------------------------------- numbers */
@@ -145,33 +87,30 @@ struct bounds {
 
 /* The tightest of all bounds, and the step. False: refused. */
 static bool collect_bounds(struct schema_maker *m, const json_t *flat, struct bounds *out) {
+    static const struct {
+        const char *keyword;
+        bool low, open;
+    } keywords[] = {{"minimum", true, false},
+                    {"exclusiveMinimum", true, true},
+                    {"maximum", false, false},
+                    {"exclusiveMaximum", false, true}};
     *out = (struct bounds){.low = -INFINITY, .high = INFINITY};
     size_t i;
     const json_t *schema;
     json_array_foreach(flat, i, schema) {
-        const json_t *low = json_object_get(schema, "minimum"), *high = json_object_get(schema, "maximum");
-        const json_t *above = json_object_get(schema, "exclusiveMinimum");
-        const json_t *below = json_object_get(schema, "exclusiveMaximum");
+        for (size_t k = 0; k < sizeof keywords / sizeof keywords[0]; k++) {
+            const bool low = keywords[k].low, open = keywords[k].open;
+            const json_t *said = json_object_get(schema, keywords[k].keyword);
+            const double value = json_number_value(said);
+            double *limit = low ? &out->low : &out->high;
+            if (said != NULL && ((low ? value > *limit : value < *limit) || (open && value == *limit))) {
+                *limit = value;
+                *(low ? &out->open_low : &out->open_high) = open;
+            }
+        }
         const json_t *step = json_object_get(schema, "multipleOf");
-        if (low != NULL && json_number_value(low) > out->low) {
-            out->low = json_number_value(low);
-            out->open_low = false;
-        }
-        if (above != NULL && json_number_value(above) >= out->low) {
-            out->low = json_number_value(above);
-            out->open_low = true;
-        }
-        if (high != NULL && json_number_value(high) < out->high) {
-            out->high = json_number_value(high);
-            out->open_high = false;
-        }
-        if (below != NULL && json_number_value(below) <= out->high) {
-            out->high = json_number_value(below);
-            out->open_high = true;
-        }
         if (step != NULL && out->step != 0 && out->step != json_number_value(step)) {
-            hearth_schema_refuse(m, "multipleOf", "two of them at once");
-            return false;
+            return hearth_schema_refuse(m, "multipleOf", "two of them at once") != NULL;
         }
         out->step = step != NULL ? json_number_value(step) : out->step;
     }
@@ -248,28 +187,32 @@ json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool in
         return hearth_schema_empty(m);
     }
     json_t *out = hearth_schema_own(m, json_pack("{s:s}", "type", "number"));
-    if ((!isinf(b.low) &&
-         json_object_set_new(out, b.open_low ? "exclusiveMinimum" : "minimum", json_real(b.low)) != 0) ||
-        (!isinf(b.high) &&
-         json_object_set_new(out, b.open_high ? "exclusiveMaximum" : "maximum", json_real(b.high)) != 0)) {
-        m->fate = SCHEMA_NOMEM;
-        return NULL;
+    if (!isinf(b.low)) {
+        json_object_set_new(out, b.open_low ? "exclusiveMinimum" : "minimum", json_real(b.low));
+    }
+    if (!isinf(b.high)) {
+        json_object_set_new(out, b.open_high ? "exclusiveMaximum" : "maximum", json_real(b.high));
     }
     return hearth_schema_stand_in(m, out) != NULL ? out : NULL;
 }
 
 json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form) {
     const json_t *all = hearth_schema_own(m, json_pack("[O]", form));
+    const char *type = json_string_value(json_object_get(form, "type"));
     struct hearth_buf text = {0};
     struct bounds b;
     json_t *out = NULL;
-    bool whole = strcmp(json_string_value(json_object_get(form, "type")), "integer") == 0;
-    if (all == NULL || !collect_bounds(m, all, &b)) {
+    if (type == NULL || !collect_bounds(m, all, &b)) {
         return NULL;
     }
-    if (whole ? hearth_schema_whole_range(json_integer_value(json_object_get(form, "minimum")),
-                                          json_integer_value(json_object_get(form, "maximum")), &text)
-              : hearth_schema_range(b.low, b.open_low, b.high, b.open_high, &text)) {
+    bool some = true;
+    if (strcmp(type, "integer") == 0) {
+        hearth_schema_whole_range(json_integer_value(json_object_get(form, "minimum")),
+                                  json_integer_value(json_object_get(form, "maximum")), &text);
+    } else {
+        some = hearth_schema_range(b.low, b.open_low, b.high, b.open_high, &text);
+    }
+    if (some) {
         out = hearth_schema_own(m, json_pack("{s:{s:s}}", "const", HEARTH_SCHEMA_GBNF, (const char *)text.data));
     } else {
         hearth_schema_refuse(m, isinf(b.low) ? "maximum" : "minimum", "no number of six decimals is in the range");
@@ -295,8 +238,7 @@ static bool one_text(struct schema_maker *m, const json_t *flat, const char *key
     json_array_foreach(flat, i, schema) {
         const char *text = json_string_value(json_object_get(schema, keyword));
         if (text != NULL && text[0] != '\0' && *out != NULL && strcmp(*out, text) != 0) {
-            hearth_schema_refuse(m, keyword, "two of them at once");
-            return false;
+            return hearth_schema_refuse(m, keyword, "two of them at once") != NULL;
         }
         *out = text != NULL && text[0] != '\0' ? text : *out;
     }
@@ -305,13 +247,18 @@ static bool one_text(struct schema_maker *m, const json_t *flat, const char *key
 
 static json_t *pattern_of(struct schema_maker *m, const char *regex, size_t min, size_t max) {
     struct hearth_buf text = {0};
-    const char *error = regex != NULL                             ? hearth_schema_pattern(regex, min, max, &text)
-                        : hearth_schema_any_text(min, max, &text) ? NULL
-                                                                  : "out of memory";
-    json_t *out =
-        error != NULL
-            ? hearth_schema_refuse(m, regex != NULL ? "pattern" : "minLength", "%s", error)
-            : hearth_schema_own(m, json_pack("{s:s, s:s}", "type", "string", "pattern", (const char *)text.data));
+    json_t *out = NULL;
+    const char *error = NULL;
+    if (regex != NULL) {
+        error = hearth_schema_pattern(regex, min, max, &text);
+    } else {
+        hearth_schema_any_text(min, max, &text);
+    }
+    if (error != NULL) {
+        hearth_schema_refuse(m, "pattern", "%s", error);
+    } else {
+        out = hearth_schema_own(m, json_pack("{s:s, s:s}", "type", "string", "pattern", (const char *)text.data));
+    }
     hearth_buf_finish(&text);
     return out;
 }

@@ -19,6 +19,7 @@
 
 extern "C" {
 #include "base/assert.h"
+#include "base/utf8.h"
 }
 
 namespace {
@@ -58,13 +59,6 @@ static bool is_json(const std::string &text) {
     json_t *value = hearth_json_parse(text.data(), text.size(), JSON_DECODE_ANY | JSON_ALLOW_NUL, nullptr);
     json_decref(value);
     return value != nullptr;
-}
-
-static size_t character_boundary(std::string_view text, size_t at) {
-    while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
-        at--;
-    }
-    return at;
 }
 
 static char *copy_text(const std::string &text) {
@@ -133,9 +127,10 @@ struct hearth_chat_stream {
     bool read_whole(std::string_view reply);
 
   private:
-    void give_content(std::string_view text, const delta_sink &to);
-    void give_reasoning(std::string_view text, const delta_sink &to);
-    void give_arguments(size_t call, std::string_view text, const delta_sink &to);
+    void give_text(end_field field, std::string_view text, const delta_sink &to, size_t call = HEARTH_CHAT_NO_CALL);
+    void give_content(std::string_view text, const delta_sink &to) {
+        give_text(end_field::content, text, to);
+    }
     void give(const reply_reading &now, bool all, const delta_sink &to);
     void continue_call(const delta_sink &to);
     void begin_call(const reply_reading &now);
@@ -175,42 +170,34 @@ hearth_chat_stream::hearth_chat_stream(struct hearth_chat_format *format, bool d
 
 /* ------------------------------------------------------------------------------------------------- giving out */
 
-void hearth_chat_stream::give_content(std::string_view text, const delta_sink &to) {
-    if (!text.empty()) {
+void hearth_chat_stream::give_text(end_field field, std::string_view text, const delta_sink &to, size_t call) {
+    struct hearth_chat_delta delta = k_nothing;
+    if (text.empty()) {
+        return;
+    }
+    if (field == end_field::content) {
         sent_.content += text;
-        struct hearth_chat_delta delta = k_nothing;
         delta.content = text.data();
         delta.content_len = text.size();
-        to.give(delta);
-    }
-}
-
-void hearth_chat_stream::give_reasoning(std::string_view text, const delta_sink &to) {
-    if (!text.empty()) {
+    } else if (field == end_field::reasoning) {
         sent_.reasoning_content += text;
-        struct hearth_chat_delta delta = k_nothing;
         delta.reasoning = text.data();
         delta.reasoning_len = text.size();
-        to.give(delta);
-    }
-}
-
-void hearth_chat_stream::give_arguments(size_t call, std::string_view text, const delta_sink &to) {
-    if (!text.empty()) {
+    } else {
         sent_.tool_calls[call].arguments += text;
-        struct hearth_chat_delta delta = k_nothing;
         delta.call = call;
         delta.arguments = text.data();
         delta.arguments_len = text.size();
-        to.give(delta);
     }
+    to.give(delta);
 }
 
 /* What a reading adds. A call's name waits for the first of its arguments, since an id may stand between them. */
 void hearth_chat_stream::give(const reply_reading &now, bool all, const delta_sink &to) {
     const common_chat_msg &message = now.message;
     if (starts_with(message.reasoning_content, sent_.reasoning_content)) {
-        give_reasoning(std::string_view(message.reasoning_content).substr(sent_.reasoning_content.size()), to);
+        give_text(end_field::reasoning,
+                  std::string_view(message.reasoning_content).substr(sent_.reasoning_content.size()), to);
     }
     if (starts_with(message.content, sent_.content)) {
         give_content(std::string_view(message.content).substr(sent_.content.size()), to);
@@ -231,7 +218,7 @@ void hearth_chat_stream::give(const reply_reading &now, bool all, const delta_si
         }
         const std::string &before = sent_.tool_calls[i].arguments;
         if (call.name == sent_.tool_calls[i].name && starts_with(call.arguments, before)) {
-            give_arguments(i, std::string_view(call.arguments).substr(before.size()), to);
+            give_text(end_field::arguments, std::string_view(call.arguments).substr(before.size()), to, i);
         }
     }
 }
@@ -289,13 +276,8 @@ void hearth_chat_stream::continue_call(const delta_sink &to) {
     }
     const std::string_view piece = text.substr(taken_, until - taken_);
     taken_ = until;
-    if (end_.field == end_field::content) {
-        give_content(piece, to);
-    } else if (end_.field == end_field::reasoning) {
-        give_reasoning(piece, to);
-    } else if (!piece.empty()) {
-        give_arguments(sent_.tool_calls.size() - 1, end_.escaped ? escaped(piece) : std::string(piece), to);
-    }
+    give_text(end_.field, end_.escaped && !piece.empty() ? escaped(piece) : std::string(piece), to,
+              sent_.tool_calls.size() - 1);
     if (closed) {
         end_ = open_end{};
     }
@@ -353,7 +335,7 @@ size_t hearth_chat_stream::longest_fitting() {
             high = middle - 1;
         }
     }
-    return character_boundary(text_, low);
+    return hearth_utf8_complete(text_.data(), low);
 }
 
 /* Takes a last call that was not closed out of the message, unless the client has it already. */

@@ -149,79 +149,10 @@ static void render_in(const struct hearth_chat &chat, const struct hearth_chat_r
 
 /* ------------------------------------------------------------------------------------------------- trying it */
 
-static char *borrowed(const char *text) {
-    return const_cast<char *>(text);
-}
-
-/* A part of the messages below. */
+/* A history, and whether it comes with tools. */
 struct excerpt {
-    size_t begin, end; /* of its messages */
-    bool one;          /* with one of the two calls and its result only */
-    bool words;        /* with words beside the call */
-    bool tools;        /* with the tools described */
-};
-
-/* A round with a tool, and what must be found of it in a prompt. Two calls, their results in the other order. */
-struct template_probe {
-    json_t *tools = nullptr, *first = nullptr, *second = nullptr;
-    struct hearth_call calls[2] = {};
-    struct hearth_message messages[6] = {};
-
-    template_probe() {
-        tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function", "function", "name",
-                          "hearth_tool", "description", "hearth_description", "parameters", "type", "object",
-                          "properties", "place", "type", "string", "description", "A place", "required", "place");
-        first = json_pack("{s:s}", "place", "hearth_first");
-        second = json_pack("{s:s}", "place", "hearth_second");
-        if (tools == nullptr || first == nullptr || second == nullptr) {
-            release();
-            throw std::bad_alloc();
-        }
-        calls[0] = {borrowed("call00001"), borrowed("hearth_tool"), borrowed("{\"place\":\"hearth_first\"}"), first};
-        calls[1] = {borrowed("call00002"), borrowed("hearth_tool"), borrowed("{\"place\":\"hearth_second\"}"), second};
-        say(0, HEARTH_ROLE_SYSTEM, "hearth_system");
-        say(1, HEARTH_ROLE_USER, "hearth_user");
-        say(2, HEARTH_ROLE_ASSISTANT, "");
-        messages[2].reasoning = borrowed("hearth_reasoning");
-        messages[2].calls = calls;
-        messages[2].call_count = 2;
-        say(3, HEARTH_ROLE_TOOL, "hearth_result_two");
-        messages[3].tool_call_id = borrowed("call00002");
-        say(4, HEARTH_ROLE_TOOL, "hearth_result_one");
-        messages[4].tool_call_id = borrowed("call00001");
-        say(5, HEARTH_ROLE_ASSISTANT, "hearth_answer");
-        messages[5].reasoning = borrowed("hearth_thoughts");
-    }
-    ~template_probe() {
-        release();
-    }
-    template_probe(const template_probe &) = delete;
-    template_probe &operator=(const template_probe &) = delete;
-
-    void release() {
-        json_decref(tools);
-        json_decref(first);
-        json_decref(second);
-    }
-
-    void say(size_t i, enum hearth_role role, const char *content) {
-        messages[i].role = role;
-        messages[i].content = borrowed(content);
-        messages[i].content_len = strlen(content);
-    }
-
-    turn_list turns(const excerpt &part) const {
-        turn_list list;
-        for (size_t i = part.begin; i < part.end; i++) {
-            const struct hearth_message &m = messages[i];
-            const std::string_view content(m.content, m.content_len);
-            if (!part.one || i != 3) {
-                list.turns.push_back({m.role, part.words && i == 2 ? "hearth_words" : content, 0, 0, &m, 0,
-                                      part.one ? std::min<size_t>(m.call_count, 1) : m.call_count, nullptr});
-            }
-        }
-        return list;
-    }
+    const char *letters;
+    bool tools;
 };
 
 static struct hearth_chat_request probe_request(const json_t *tools) {
@@ -239,14 +170,14 @@ static std::string try_rendering(const struct hearth_chat &chat, const turn_list
 }
 
 /* Why the template prints nothing, whatever it is asked; empty: it prints something. */
-static std::string find_failure(const struct hearth_chat &chat, const template_probe &probe) {
-    static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, false}, {1, 2, true, false, true},
-                                    {0, 5, true, false, true},  {0, 6, false, true, true},  {1, 6, true, false, true}};
+static std::string find_failure(const struct hearth_chat &chat, const json_t *tools) {
+    static const excerpt parts[] = {{"u", false},   {"su", false},    {"u", true},
+                                    {"sucr", true}, {"suD2ra", true}, {"ucra", true}};
     std::string failure;
     for (const excerpt &part : parts) {
-        const auto fault = fault_of([&] {
-            (void)render_turns(chat, probe.turns(part), probe_request(part.tools ? probe.tools : nullptr), true);
-        });
+        const history tried(part.letters, true);
+        const auto fault = fault_of(
+            [&] { (void)render_turns(chat, tried.turns(), probe_request(part.tools ? tools : nullptr), true); });
         if (!fault) {
             return {};
         }
@@ -260,24 +191,26 @@ static bool contains(const std::string &text, const char *what) {
 }
 
 /* Whether tools, calls and results all get into the prompt, and `common` has found out how calls look. */
-static bool prints_tools(const struct hearth_chat &chat, const template_probe &probe) {
+static bool prints_tools(const struct hearth_chat &chat, const json_t *tools) {
     const jinja::caps &caps = chat.jinja->caps;
     const bool parsed = chat.specialised || (chat.analysis.analysis_complete &&
                                              chat.analysis.tools.format.mode != autoparser::tool_format::NONE);
     if (!caps.supports_tools || !caps.supports_tool_calls || !parsed) {
         return false;
     }
-    const std::string offered = try_rendering(chat, probe.turns({1, 2, true, false, true}), probe.tools);
-    const std::string round = try_rendering(chat, probe.turns({1, 5, true, false, true}), probe.tools);
+    const history user("u", true), called("ucr", true);
+    const std::string offered = try_rendering(chat, user.turns(), tools);
+    const std::string round = try_rendering(chat, called.turns(), tools);
     return contains(offered, "hearth_tool") && contains(offered, "hearth_description") &&
-           contains(round, "hearth_first") && contains(round, "hearth_result_one");
+           contains(round, called.said(1)) && contains(round, called.said(2));
 }
 
-/* Whether something that was said is in one prompt and not in another. Words beside a call may go: some models are
- * trained so. */
-static bool loses_words(const std::string &kept, const std::string &lost) {
-    for (const char *word : {"hearth_system", "hearth_user", "hearth_first", "hearth_result_one", "hearth_answer"}) {
-        if (contains(kept, word) && !contains(lost, word)) {
+/* Whether something that was said is in one prompt and not in another; not the second of two results. Words beside a
+ * call may go: some models are trained so. */
+static bool loses_words(const history &tried, const std::string &kept, const std::string &lost) {
+    for (size_t i = 0; i < tried.count; i++) {
+        if (tried.messages[i].tool_call_id != tried.calls[1].id && contains(kept, tried.said(i)) &&
+            !contains(lost, tried.said(i))) {
             return true;
         }
     }
@@ -286,19 +219,17 @@ static bool loses_words(const std::string &kept, const std::string &lost) {
 
 /* Whether what `common` prints for a template is something else than the template prints. Not to be followed where it
  * takes the template for another one and drops messages. */
-static bool finds_rewriting(struct hearth_chat &chat, const template_probe &probe) {
-    static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, true}, {0, 5, true, false, true},
-                                    {0, 5, true, true, true},   {0, 5, false, true, true}, {0, 5, false, false, true},
-                                    {0, 6, false, true, true},  {1, 6, true, false, true}};
+static bool finds_rewriting(struct hearth_chat &chat, const json_t *tools) {
+    static const excerpt parts[] = {{"u", false},    {"su", true},    {"sucr", true},   {"suwr", true},
+                                    {"suD2r", true}, {"sud2r", true}, {"suD2ra", true}, {"ucra", true}};
     bool differs = false;
     for (const excerpt &part : parts) {
-        const turn_list list = probe.turns(part);
-        const json_t *tools = part.tools ? probe.tools : nullptr;
+        const history tried(part.letters, true);
         chat.rewrites = true;
-        const std::string theirs = try_rendering(chat, list, tools);
+        const std::string theirs = try_rendering(chat, tried.turns(), part.tools ? tools : nullptr);
         chat.rewrites = false;
-        const std::string ours = try_rendering(chat, list, tools);
-        if (loses_words(ours, theirs)) {
+        const std::string ours = try_rendering(chat, tried.turns(), part.tools ? tools : nullptr);
+        if (loses_words(tried, ours, theirs)) {
             return false;
         }
         differs = differs || theirs != ours;
@@ -345,14 +276,14 @@ static void find_abilities(struct hearth_chat &chat) {
     struct hearth_chat_abilities &abilities = chat.abilities;
     abilities.parallel_calls = true; /* those of generic.cpp */
     if (chat.jinja != nullptr) {
-        const template_probe probe;
+        const json_ptr tools = history_tools();
         chat.specialised = finds_specialised(chat);
-        chat.rewrites = chat.specialised && finds_rewriting(chat, probe);
+        chat.rewrites = chat.specialised && finds_rewriting(chat, tools.get());
         analyse(chat);
-        abilities.tools = prints_tools(chat, probe);
+        abilities.tools = prints_tools(chat, tools.get());
         abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
         abilities.thinking = finds_thinking(chat);
-        chat.failure = find_failure(chat, probe);
+        chat.failure = find_failure(chat, tools.get());
         abilities.failure = chat.failure.empty() ? nullptr : chat.failure.c_str();
     }
     const render_fn render = [&chat](const struct hearth_chat_request &request, unsigned form) {

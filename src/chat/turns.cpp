@@ -19,19 +19,15 @@ namespace {
 constexpr size_t k_none = std::string_view::npos;
 
 static turn turn_of(const struct hearth_chat &chat, const struct hearth_message &message) {
+    const bool input = message.role == HEARTH_ROLE_USER || message.role == HEARTH_ROLE_TOOL;
+    const std::string_view content(message.content, message.content_len);
     turn made;
     made.role = message.role == HEARTH_ROLE_DEVELOPER && !chat.native_developer ? HEARTH_ROLE_SYSTEM : message.role;
-    made.content = std::string_view(message.content, message.content_len);
-    if (chat.trim_contents) {
-        made.content = without_outer_space(made.content);
-    }
-    const bool input = message.role == HEARTH_ROLE_USER || message.role == HEARTH_ROLE_TOOL;
+    made.content = chat.trim_contents ? without_outer_space(content) : content;
     made.first_at = is_system_role(message.role) ? k_none : 0;
     made.last_at = input ? 0 : k_none;
     made.message = &message;
-    made.first_call = 0;
     made.call_count = message.call_count;
-    made.answers = nullptr;
     return made;
 }
 
