@@ -26,11 +26,11 @@ static uint64_t cpu_now_ns(void) {
 static void decide(struct micro *micro, uint32_t lanes) {
     static struct micro_sample sample;
     const int at_once = 100;
-    struct hearth_step *step = hearth_step_create(
-        &(struct hearth_step_params){.lanes = lanes, .batch_tokens = 2048, .chunk_tokens = 512});
+    struct hearth_step *step =
+        hearth_step_create(&(struct hearth_step_params){.lanes = lanes, .batch_tokens = 2048, .chunk_tokens = 512});
     HEARTH_ASSERT(step);
     for (int64_t i = 0; i < lanes; i++) {
-        const struct hearth_step_request request = {.id = i + 1, .arrived_us = i, .tokens = PROMPT_TOKENS};
+        const struct hearth_step_request request = {.id = i + 1, .arrived_us = i};
         HEARTH_ASSERT(hearth_step_submit(step, &request));
         hearth_step_assign(step, i + 1, (int)i, 0, PROMPT_TOKENS, NULL, 0, 0, i);
         (void)hearth_step_computed(step, (int)i, PROMPT_TOKENS);
@@ -41,8 +41,9 @@ static void decide(struct micro *micro, uint32_t lanes) {
             struct hearth_action action;
             hearth_step_next(step, k, &action);
             HEARTH_ASSERT(action.type == HEARTH_ACTION_COMPUTE);
-            for (uint32_t lane = 0; lane < lanes; lane++)
+            for (uint32_t lane = 0; lane < lanes; lane++) {
                 (void)hearth_step_computed(step, (int)lane, action.shares[lane]);
+            }
         }
         micro_add(&sample, (double)(cpu_now_ns() - start) / at_once);
     }
@@ -63,11 +64,13 @@ static void deliver(void *user, struct hearth_event *event) {
     bool last = event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED;
     HEARTH_ASSERT(event->type != HEARTH_EVENT_FAILED);
     hearth_event_destroy(event);
-    if (!last)
+    if (!last) {
         return;
+    }
     (void)pthread_mutex_lock(&waiter->mutex);
-    if (--waiter->left == 0)
+    if (--waiter->left == 0) {
         (void)pthread_cond_signal(&waiter->ended);
+    }
     (void)pthread_mutex_unlock(&waiter->mutex);
 }
 
@@ -104,13 +107,15 @@ static double serve(uint32_t lanes, int32_t tokens) {
         hearth_sampling_default(&request.sampling);
         request.sampling.temperature = 0;
         request.sampling.ignore_eos = true;
-        for (uint32_t k = 0; k < PROMPT_TOKENS; k++)
+        for (uint32_t k = 0; k < PROMPT_TOKENS; k++) {
             prompt[k] = (hearth_token)(i + k);
+        }
         HEARTH_ASSERT(hearth_service_submit(service, &request, NULL) > 0);
     }
     (void)pthread_mutex_lock(&waiter.mutex);
-    while (waiter.left > 0)
+    while (waiter.left > 0) {
         (void)pthread_cond_wait(&waiter.ended, &waiter.mutex);
+    }
     (void)pthread_mutex_unlock(&waiter.mutex);
     uint64_t ns = cpu_now_ns() - start;
     hearth_service_drain(service, 0);
@@ -137,15 +142,18 @@ static double compute(uint32_t lanes, int32_t tokens) {
     }
     uint64_t start = cpu_now_ns();
     for (int32_t pos = 0; pos < tokens; pos++) {
-        for (uint32_t i = 0; i < lanes; i++)
+        for (uint32_t i = 0; i < lanes; i++) {
             items[i].pos = pos;
+        }
         HEARTH_ASSERT(engine->ops->decode(engine, items, lanes) == HEARTH_OK);
-        for (uint32_t i = 0; i < lanes; i++)
+        for (uint32_t i = 0; i < lanes; i++) {
             items[i].token = engine->ops->sample(engine, samplers[i], i, 0, NULL);
+        }
     }
     uint64_t ns = cpu_now_ns() - start;
-    for (uint32_t i = 0; i < lanes; i++)
+    for (uint32_t i = 0; i < lanes; i++) {
         engine->ops->sampler_destroy(engine, samplers[i]);
+    }
     engine->ops->destroy(engine);
     return (double)ns / tokens;
 }

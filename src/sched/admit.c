@@ -261,8 +261,8 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
 
 /* Pins what is stored of the prompt. */
 static void pin(struct hearth_service *service, const struct hearth_task *task) {
-    const struct hearth_cache_prompt prompt = {
-        .tokens = task->tokens.v, .n = task->prompt_tokens, .salt = task->request.salt};
+    struct hearth_cache_prompt prompt = hearth_task_prompt(task);
+    prompt.n = task->prompt_tokens;
     hearth_cache_pin(service->cache, &prompt, task->pins, task->pin_count);
 }
 
@@ -275,8 +275,7 @@ static void count_head(struct hearth_service *service, const struct hearth_task 
         matched - head >= (n - head) / 2) {
         return;
     }
-    const struct hearth_cache_prompt prompt = {
-        .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+    const struct hearth_cache_prompt prompt = hearth_task_prompt(task);
     hearth_cache_head(service->cache, &prompt, head);
 }
 
@@ -382,8 +381,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
 static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     const int64_t now_us = hearth_service_now_us(service);
     if (task->seek_us == 0 && plan->resume + 1 < (int32_t)task->tokens.n) {
-        const struct hearth_cache_prompt prompt = {
-            .tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+        const struct hearth_cache_prompt prompt = hearth_task_prompt(task);
         task->seek = hearth_cache_seek(service->cache, &prompt, plan->resume);
         task->seek_us = now_us > 0 ? now_us : 1;
     }
@@ -443,11 +441,11 @@ static bool prefetch_is_there(struct hearth_service *service, struct hearth_task
         return false;
     }
     task->tokens.n = (size_t)n;
-    const struct hearth_cache_prompt prompt = {
-        .tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
-    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    struct hearth_cache_prompt prompt = hearth_task_prompt(task);
+    prompt.n++;
     struct hearth_plan *plan = &service->plan;
-    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
+    if (!hearth_cache_plan(service->cache, &prompt, hearth_service_live_list(service), hearth_service_lives(service),
+                           plan)) {
         return false;
     }
     if (wait_for_backing(service, task, plan)) {
@@ -500,13 +498,11 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     uint64_t tried = 0; /* lanes (as bits) that were captured already: what RAM did not take is given up as lost */
     struct failure failure = {.resume = -1};
     for (bool first = true;; first = false) {
-        struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
-                                             .n = task->tokens.n,
-                                             .salt = task->request.salt,
-                                             .cache_off = task->request.cache_off || failure.again};
+        struct hearth_cache_prompt prompt = hearth_task_prompt(task);
+        prompt.cache_off = task->request.cache_off || failure.again;
         struct hearth_plan *plan = &service->plan;
-        const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
+        if (!hearth_cache_plan(service->cache, &prompt, hearth_service_live_list(service),
+                               hearth_service_lives(service), plan)) {
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }

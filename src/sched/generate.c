@@ -23,8 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_SMALL 64
-
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
     struct hearth_task *task = service->on_lane[lane];
     HEARTH_ASSERT(task && task->lane == (int)lane && task->id == hearth_step_lane(service->step, (int)lane)->id);
@@ -58,24 +56,15 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
 
 /* ---- tokens ---- */
 
-/* The text of a token: in `small` when it fits, else allocated in `*large`. NULL: out of memory. */
-static const char *token_text(struct hearth_service *service, const struct hearth_task *task, hearth_token token,
-                              char small[TEXT_SMALL], char **large, size_t *len) {
-    struct hearth_engine *engine = service->engine;
-    bool special = task->request.special_text;
+/* Puts the text of a token into the service's buffer. False: out of memory. */
+static bool token_text(struct hearth_service *service, const struct hearth_task *task, hearth_token token) {
+    bool special = false;
     for (size_t i = 0; i < task->request.printed_count && !special; i++) {
         special = task->request.printed[i] == token;
     }
-    *len = engine->ops->token_text(engine, token, special, small, TEXT_SMALL);
-    *large = NULL;
-    if (*len <= TEXT_SMALL) {
-        return small;
-    }
-    *large = malloc(*len);
-    if (*large) {
-        (void)engine->ops->token_text(engine, token, special, *large, *len);
-    }
-    return *large;
+    service->piece.len = 0;
+    return hearth_buf_reserve(&service->piece, 1) && /* so that a text of no bytes is one, too */
+           hearth_engine_append_text(service->engine, token, special, &service->piece);
 }
 
 /* Whether the reply's text ends with a complete character once `text` is appended. */
@@ -123,15 +112,13 @@ static void follow(struct hearth_service *service, struct hearth_task *task, hea
 /* Adds the token's text to the reply; `*stop` as for hearth_reply_feed(). False: out of memory. */
 static bool feed_text(struct hearth_service *service, struct hearth_task *task, hearth_token token,
                       struct hearth_buf *out, const char **stop) {
-    char small[TEXT_SMALL], *large;
-    size_t len;
-    const char *text = token_text(service, task, token, small, &large, &len);
-    bool ok = text && hearth_reply_feed(&task->reply, text, len, out, stop);
-    if (ok) {
-        follow(service, task, token, text, len);
+    const bool ok = token_text(service, task, token);
+    const char *text = (const char *)service->piece.data;
+    if (!ok || !hearth_reply_feed(&task->reply, text, service->piece.len, out, stop)) {
+        return false;
     }
-    free(large);
-    return ok;
+    follow(service, task, token, text, service->piece.len);
+    return true;
 }
 
 /* Chooses the next token from the logits of a batch item. */
@@ -144,7 +131,7 @@ static hearth_token choose(struct hearth_service *service, struct hearth_task *t
         return engine->ops->sample(engine, task->sampler, index, flags, logprobs);
     }
     task->scripted += task->request.script_count > 0 && hearth_thinker_forced(&task->thinker) < 0;
-    if (logprobs && engine->ops->token_logprobs) {
+    if (logprobs) {
         engine->ops->token_logprobs(engine, task->sampler, index, token, logprobs);
     }
     engine->ops->sampler_accept(engine, task->sampler, token, flags);

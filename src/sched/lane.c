@@ -218,8 +218,7 @@ void hearth_parked_ended(struct hearth_service *service, const struct hearth_tas
 }
 
 void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task) {
-    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-    int lane = hearth_live_victim(lives, service->lanes, hearth_service_now_us(service));
+    int lane = hearth_live_victim(hearth_service_live_list(service), service->lanes, hearth_service_now_us(service));
     HEARTH_ASSERT(lane >= 0);
     if (service->parked != task) {
         capture_parked(service);

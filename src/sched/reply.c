@@ -6,32 +6,9 @@
 
 #include "base/utf8.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-bool hearth_reply_init(struct hearth_reply *reply, const char *const *stops, size_t stop_count) {
-    *reply = (struct hearth_reply){0};
-    if (stop_count == 0) {
-        return true;
-    }
-    reply->stops = calloc(stop_count, sizeof *reply->stops);
-    if (!reply->stops) {
-        return false;
-    }
-    for (; reply->stop_count < stop_count; reply->stop_count++) {
-        reply->stops[reply->stop_count] = strdup(stops[reply->stop_count]);
-        if (!reply->stops[reply->stop_count]) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void hearth_reply_finish(struct hearth_reply *reply) {
-    for (size_t i = 0; i < reply->stop_count; i++) {
-        free(reply->stops[i]);
-    }
-    free(reply->stops);
     hearth_buf_finish(&reply->held);
     *reply = (struct hearth_reply){0};
 }

@@ -9,18 +9,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Zeroed: without stop strings. */
 struct hearth_reply {
     struct hearth_buf held;
-    char **stops;
+    const char *const *stops; /* borrowed */
     size_t stop_count;
 };
 
-/* Copies the stop strings. False: out of memory (call finish all the same). */
-bool hearth_reply_init(struct hearth_reply *reply, const char *const *stops, size_t stop_count);
 void hearth_reply_finish(struct hearth_reply *reply);
 
 /* Adds a piece and appends to `out` what may be sent. If a stop string is complete, the text in front of it is the
- * last, and `*stop` is that string (owned by the reply); else `*stop` is NULL. False: out of memory. */
+ * last, and `*stop` is that string; else `*stop` is NULL. False: out of memory. */
 bool hearth_reply_feed(struct hearth_reply *reply, const char *piece, size_t len, struct hearth_buf *out,
                        const char **stop);
 /* Appends what is still held back, at the end of the reply. False: out of memory. */

@@ -151,7 +151,6 @@ struct hearth_request {
     size_t stop_count;
     bool cache_off;              /* cache_prompt: false */
     struct hearth_digest salt;   /* state is shared among requests of one salt only; zero: no salt */
-    bool special_text;           /* print control tokens as text */
     const hearth_token *printed; /* control tokens that are printed in any case */
     size_t printed_count;
     const struct hearth_thinking *thinking; /* NULL: none */

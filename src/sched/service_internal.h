@@ -57,7 +57,7 @@ struct hearth_task {
     size_t pin_count;
     int32_t end_mark;              /* the mark that stands for the prompt's end; 0: none */
     bool end_kept;                 /* a snapshot was taken there */
-    struct hearth_request request; /* the request without prompt, marks and stops; points into `block` */
+    struct hearth_request request; /* the request without prompt, marks and pins; points into `block` */
     void *block;
     struct hearth_event *failure;   /* allocated at the start, so that a failure can always be told */
     struct hearth_sampler *sampler; /* made at the first admission */
@@ -148,6 +148,7 @@ struct hearth_service {
     struct hearth_task *tasks;  /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
+    struct hearth_buf piece; /* the text of the token that was sampled last */
     struct hearth_service_stats counters;
     uint64_t firsts;          /* tasks that have had a lane, except prefetches */
     uint32_t ended;           /* tasks with a lane that have ended */
@@ -186,6 +187,16 @@ static inline uint32_t hearth_service_lives(const struct hearth_service *service
     return service->lanes + (service->lives[service->lanes].tokens.n > 0);
 }
 
+/* They, as the cache's plans take them. */
+static inline const struct hearth_live *const *hearth_service_live_list(const struct hearth_service *service) {
+    return (const struct hearth_live *const *)service->live_list;
+}
+
+/* All tokens of a task, as the cache looks for them. */
+static inline struct hearth_cache_prompt hearth_task_prompt(const struct hearth_task *task) {
+    return (struct hearth_cache_prompt){.tokens = task->tokens.v, .n = task->tokens.n, .salt = task->request.salt};
+}
+
 /* The engine's clock. */
 static inline int64_t hearth_service_now_us(const struct hearth_service *service) {
     return service->engine->ops->now_us(service->engine);
@@ -215,8 +226,6 @@ void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
 void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us);
 /* Counts the time since `real_us` as the service's own work, less what was already counted. */
 void hearth_service_worked(struct hearth_service *service, int64_t real_us);
-
-/* ---- wait.c ---- */
 
 /* Says what a task without a lane waits for from now on. */
 void hearth_task_wait(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait, int64_t now_us);
@@ -290,6 +299,8 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
 void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
 /* Ends a task that failed, wherever it is. Its lane keeps the state that still holds. */
 void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
+/* Ends a request that only asks where the state of its prompt is. */
+void hearth_task_locate(struct hearth_service *service, struct hearth_task *task);
 /* Ends the tasks that are past their deadline. */
 void hearth_service_expire(struct hearth_service *service);
 
@@ -329,11 +340,6 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
 
 /* Computes one batch and samples from it. */
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares);
-
-/* ---- locate.c ---- */
-
-/* Ends a request that only asks where the state of its prompt is. */
-void hearth_task_locate(struct hearth_service *service, struct hearth_task *task);
 
 /* ---- forget.c ---- */
 

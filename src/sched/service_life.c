@@ -38,6 +38,7 @@ static void free_service(struct hearth_service *service) {
     pthread_mutex_destroy(&service->mutex);
     hearth_speculate_finish(service);
     free(service->items);
+    hearth_buf_finish(&service->piece);
     free(service->notes);
     free(service);
 }
@@ -152,22 +153,33 @@ static int check_tokens(const struct hearth_caps *caps, const char *what, const 
     return HEARTH_OK;
 }
 
-static int check_thinking(const struct hearth_caps *caps, const struct hearth_thinking *thinking,
-                          struct hearth_errmsg *msg) {
-    int err = check_tokens(caps, "the start of reasoning", thinking->start, thinking->start_count, msg);
+/* Every list of tokens that a request points to. */
+static int check_lists(const struct hearth_caps *caps, const struct hearth_request *request,
+                       struct hearth_errmsg *msg) {
+    static const struct hearth_thinking no_thinking;
+    static const struct hearth_grammar no_grammar;
+    const struct hearth_thinking *thinking = request->thinking ? request->thinking : &no_thinking;
+    const struct hearth_grammar *grammar = request->sampling.grammar ? request->sampling.grammar : &no_grammar;
+    const struct {
+        const char *what;
+        const hearth_token *tokens;
+        size_t count;
+    } lists[] = {{"the prompt", request->prompt, request->prompt_tokens},
+                 {"the script", request->script, request->script_count},
+                 {"the printed tokens", request->printed, request->printed_count},
+                 {"the start of reasoning", thinking->start, thinking->start_count},
+                 {"the generation prompt", thinking->prefill, thinking->prefill_count},
+                 {"the forced end of reasoning", thinking->forced, thinking->forced_count},
+                 {"the grammar's triggers", grammar->tokens, grammar->token_count},
+                 {"the grammar's beginning", grammar->prefill, grammar->prefill_count}};
+    int err = HEARTH_OK;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists && !err; i++) {
+        err = check_tokens(caps, lists[i].what, lists[i].tokens, lists[i].count, msg);
+    }
     for (size_t i = 0; i < thinking->end_count && !err; i++) {
         err = check_tokens(caps, "an end of reasoning", thinking->ends[i], thinking->end_counts[i], msg);
     }
-    if (!err) {
-        err = check_tokens(caps, "the generation prompt", thinking->prefill, thinking->prefill_count, msg);
-    }
-    return err ? err : check_tokens(caps, "the forced end of reasoning", thinking->forced, thinking->forced_count, msg);
-}
-
-static int check_grammar(const struct hearth_caps *caps, const struct hearth_grammar *grammar,
-                         struct hearth_errmsg *msg) {
-    int err = check_tokens(caps, "the grammar's triggers", grammar->tokens, grammar->token_count, msg);
-    return err ? err : check_tokens(caps, "the grammar's beginning", grammar->prefill, grammar->prefill_count, msg);
+    return err;
 }
 
 static int check_class(const struct hearth_request *request, struct hearth_errmsg *msg) {
@@ -205,21 +217,7 @@ static int check_request(const struct hearth_service *service, const struct hear
                            request->prompt_tokens, caps->ctx_tokens);
     }
     int err = check_class(request, msg);
-    if (!err) {
-        err = check_tokens(caps, "the prompt", request->prompt, request->prompt_tokens, msg);
-    }
-    if (!err) {
-        err = check_tokens(caps, "the script", request->script, request->script_count, msg);
-    }
-    if (!err) {
-        err = check_tokens(caps, "the printed tokens", request->printed, request->printed_count, msg);
-    }
-    if (!err && request->thinking) {
-        err = check_thinking(caps, request->thinking, msg);
-    }
-    if (!err && request->sampling.grammar) {
-        err = check_grammar(caps, request->sampling.grammar, msg);
-    }
+    err = err ? err : check_lists(caps, request, msg);
     if (err) {
         return err;
     }

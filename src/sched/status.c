@@ -117,9 +117,7 @@ void hearth_service_stats(struct hearth_service *service, struct hearth_service_
 
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
     pthread_mutex_lock(&service->mutex);
-    for (size_t i = 0; i < service->lanes && i < cap; i++) {
-        lanes[i] = service->lane_info[i];
-    }
+    memcpy(lanes, service->lane_info, (service->lanes < cap ? service->lanes : cap) * sizeof *lanes);
     pthread_mutex_unlock(&service->mutex);
     return service->lanes;
 }
@@ -127,9 +125,7 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
 size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
     pthread_mutex_lock(&service->mutex);
     size_t n = service->waiting_count;
-    for (size_t i = 0; i < n && i < cap; i++) {
-        waiting[i] = service->waiting[i];
-    }
+    memcpy(waiting, service->waiting, (n < cap ? n : cap) * sizeof *waiting);
     pthread_mutex_unlock(&service->mutex);
     return n;
 }

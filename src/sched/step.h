@@ -96,10 +96,9 @@ struct hearth_step_request {
     struct hearth_tenant tenant;
     int64_t arrived_us; /* its place in the order of admission */
     int64_t queued_us;  /* when its present wait began; later than arrived_us after a preemption */
-    int32_t tokens;
-    uint32_t lost;  /* how often it lost much state during a preemption */
-    bool preempted; /* it has had a lane */
-    bool idle;      /* a prefetch that runs only while no other request does */
+    uint32_t lost;      /* how often it lost much state during a preemption */
+    bool preempted;     /* it has had a lane */
+    bool idle;          /* a prefetch that runs only while no other request does */
 };
 
 /* Constants of one machine and engine. */
@@ -152,7 +151,7 @@ const struct hearth_step_lane *hearth_step_lane(const struct hearth_step *step, 
 /* The number of queued requests, and a number that changes whenever the queue does. */
 size_t hearth_step_queued(const struct hearth_step *step);
 uint32_t hearth_step_moves(const struct hearth_step *step);
-/* A place of the queue in the order of admission; hearth_step_queue() writes at most `cap` of them and returns how
+/* A place of the queue in the order of admission; hearth_step_waiting() writes at most `cap` of them and returns how
  * many. */
 struct hearth_step_place {
     int64_t id;

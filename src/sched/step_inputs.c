@@ -116,13 +116,11 @@ static void tell_needs(struct hearth_service *service) {
     }
     service->estimated = steps;
     const struct hearth_task *task = hearth_task_find(service, id);
-    const struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
-                                               .n = task->tokens.n,
-                                               .salt = task->request.salt,
-                                               .cache_off = task->request.cache_off};
-    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-    hearth_step_need(service->step, id,
-                     hearth_cache_peek(service->cache, &prompt, lives, hearth_service_lives(service)));
+    struct hearth_cache_prompt prompt = hearth_task_prompt(task);
+    prompt.cache_off = task->request.cache_off;
+    hearth_step_need(
+        service->step, id,
+        hearth_cache_peek(service->cache, &prompt, hearth_service_live_list(service), hearth_service_lives(service)));
 }
 
 void hearth_service_prepare(struct hearth_service *service) {

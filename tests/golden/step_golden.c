@@ -165,7 +165,6 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .tenant = event->tenant,
                                                 .arrived_us = arrived_us,
                                                 .queued_us = queued_us,
-                                                .tokens = event->tokens,
                                                 .lost = world->lost[name],
                                                 .preempted = world->preempted[name],
                                                 .idle = event->idle};
