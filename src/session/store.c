@@ -80,10 +80,12 @@ static int check_key(struct hearth_db *db, struct hearth_errmsg *reason) {
     }
     return hearth_digest_equal(theirs, ours)
                ? HEARTH_OK
-               : hearth_fail(reason, HEARTH_ERR_STATE, "%s",
-                             hearth_digest_is_zero(ours)     ? "it is encrypted, and no key is given"
-                             : hearth_digest_is_zero(theirs) ? "it is not encrypted, and a key is given"
-                                                             : "it is encrypted with another key");
+               : hearth_fail(
+                     reason, HEARTH_ERR_STATE, "%s",
+                     hearth_digest_is_zero(ours) ? "it is encrypted, and no key is given"
+                     : hearth_digest_is_zero(theirs)
+                         ? "it is not encrypted, and a key is given (hearth sessions export and import carry it over)"
+                         : "it is encrypted with another key");
 }
 
 static int make_secret(struct hearth_db *db, const struct store_about *about, struct hearth_buf *secret) {
