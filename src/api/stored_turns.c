@@ -54,6 +54,7 @@ bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *
             message->content_len = json_string_length(content);
         }
         if (message == NULL || message->content == NULL || !hearth_message_seal(message)) {
+            hearth_memory_note();
             hearth_message_unref(message);
             return false;
         }
@@ -154,7 +155,7 @@ bool hearth_api_stored_load_line(const struct hearth_job *job, struct hearth_dig
         stored->line.tokens_turns = 0;
     }
     const enum hearth_turn_status status = stored->line.turns[stored->line.count - 1].status;
-    if (status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS) {
+    if (hearth_turn_is_open(status)) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: the response '%s' is still running", param,
                                name);
     }
@@ -244,8 +245,7 @@ uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char 
 
 size_t hearth_history_system_count(const struct hearth_history *history) {
     size_t count = 0;
-    while (count < history->count && (history->messages[count]->role == HEARTH_ROLE_SYSTEM ||
-                                      history->messages[count]->role == HEARTH_ROLE_DEVELOPER)) {
+    while (count < history->count && hearth_role_is_system(history->messages[count]->role)) {
         count++;
     }
     return count;

@@ -81,6 +81,34 @@ bool hearth_api_stored_is_due(const struct hearth_job *job);
 /* On a worker: stores the turn. If it must be stored and cannot be, job->failed and job->error say so. */
 void hearth_api_stored_write(struct hearth_job *job);
 
+/* ---- sessions/endpoints.c: sessions as a dialect shows them ---- */
+
+struct hearth_api_session_form {
+    const char *kind, *param; /* what it is called; the parameter with its name */
+    const char *missing[2];   /* what a failure says of a name that is not there: before and behind it */
+    json_t *(*print)(const struct hearth_session *session);
+};
+/* Fails with the store's error. */
+bool hearth_api_session_fail(struct hearth_job *job, const struct hearth_api_session_form *form, int err,
+                             const char *name, const struct hearth_errmsg *msg);
+/* Reads a session, which the caller finishes. */
+bool hearth_api_session_get(struct hearth_job *job, const struct hearth_api_session_form *form, const char *name,
+                            struct hearth_session *session);
+/* Answers with a session; deletes one, and answers. */
+typedef bool hearth_api_session_fn(struct hearth_job *job, const struct hearth_api_session_form *form,
+                                   const char *name);
+hearth_api_session_fn hearth_api_session_respond, hearth_api_session_delete;
+/* Does something with the path's session. */
+bool hearth_api_session_of_path(struct hearth_job *job, const struct hearth_api_session_form *form,
+                                hearth_api_session_fn *act);
+
+/* ---- responses/lists.c ---- */
+
+/* A list of objects with ids; takes them. */
+json_t *hearth_list_json(json_t *data, bool more);
+/* The query's limit: from 1 to `most`; `usual` if there is none. */
+bool hearth_list_read_limit(struct hearth_job *job, int usual, int most, size_t *limit);
+
 /* ---- sessions/lock.c ---- */
 
 /* One response at a time: 409 while another one is running on this conversation. */

@@ -67,6 +67,10 @@ void *hearth_memory_realloc(void *block, size_t size) {
     return noted(realloc(block, size > 0 ? size : 1));
 }
 
+char *hearth_memory_strdup(const char *text) {
+    return noted(strdup(text));
+}
+
 void hearth_memory_wipe(char *text) {
     if (text) {
         explicit_bzero(text, strlen(text));

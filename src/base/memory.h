@@ -28,11 +28,12 @@ bool hearth_memory_refused(void);
 bool hearth_memory_release(void);
 bool hearth_memory_refill(void);
 
-/* malloc(), calloc() and realloc() that note it when they are refused, for code that cannot tell its callers.
+/* malloc(), calloc(), realloc() and strdup() that note it when they are refused, for code that cannot tell its callers.
  * hearth_buf, hearth_tokens and hearth_fail(HEARTH_ERR_NOMEM) note it, too. Owns: as theirs. Threads: any. */
 void *hearth_memory_malloc(size_t size);
 void *hearth_memory_calloc(size_t count, size_t size);
 void *hearth_memory_realloc(void *block, size_t size);
+char *hearth_memory_strdup(const char *text);
 
 /* Frees a text that may hold a password, and leaves nothing of it in memory. NULL: nothing happens. Threads: any. */
 void hearth_memory_wipe(char *text);

@@ -5,6 +5,7 @@
 #include "session/message.h"
 
 #include "base/assert.h"
+#include "base/memory.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -316,7 +317,7 @@ static bool digest_what_it_says(struct hearth_message *message) {
 /* ---- life ---- */
 
 struct hearth_message *hearth_message_create(enum hearth_role role) {
-    struct hearth_message *message = calloc(1, sizeof *message);
+    struct hearth_message *message = hearth_memory_calloc(1, sizeof *message);
     if (message != NULL) {
         message->refs = 1;
         message->role = role;
@@ -326,7 +327,7 @@ struct hearth_message *hearth_message_create(enum hearth_role role) {
 
 bool hearth_message_alloc_calls(struct hearth_message *message, size_t count) {
     HEARTH_ASSERT(message->calls == NULL);
-    message->calls = calloc(count > 0 ? count : 1, sizeof *message->calls);
+    message->calls = hearth_memory_calloc(count > 0 ? count : 1, sizeof *message->calls);
     message->call_count = message->calls != NULL ? count : 0;
     return message->calls != NULL;
 }
@@ -352,7 +353,7 @@ static size_t memory_of(const struct hearth_message *message) {
 
 bool hearth_message_seal(struct hearth_message *message) {
     if (message->content == NULL) {
-        message->content = calloc(1, 1);
+        message->content = hearth_memory_strdup("");
         message->content_len = 0;
         if (message->content == NULL) {
             return false;

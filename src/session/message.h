@@ -29,6 +29,10 @@ enum hearth_role {
 #undef X
 };
 
+/* Whether it is system text: a developer's is, too. */
+static inline bool hearth_role_is_system(enum hearth_role role) {
+    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
+}
 const char *hearth_role_text(enum hearth_role role);
 /* False: no such role. */
 bool hearth_role_from_text(const char *text, enum hearth_role *out);

@@ -132,6 +132,10 @@ enum hearth_turn_status {
 };
 
 const char *hearth_turn_status_text(enum hearth_turn_status status);
+/* Whether a process still works on the turn. */
+static inline bool hearth_turn_is_open(enum hearth_turn_status status) {
+    return status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS;
+}
 
 struct hearth_turn {
     struct hearth_digest id; /* random (hearth_turn_new_id); never zero */

@@ -47,20 +47,18 @@ static json_t *last_messages(const struct hearth_job *job) {
 static json_t *whole(struct hearth_job *job) {
     const struct hearth_message *message = job->choices[0].message;
     struct hearth_tally tally;
-    json_t *items = last_messages(job), *output = json_array(), *item;
     char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, message->content, message->content_len);
-    json_array_append_new(items, json_pack("{s:s, s:s?}", "type", "compaction", "encrypted_content", sealed));
-    bool ok = sealed != NULL;
+    if (sealed == NULL) {
+        return NULL;
+    }
+    json_t *items = last_messages(job), *output = json_array(), *item;
+    json_array_append_new(items, json_pack("{s:s, s:s}", "type", "compaction", "encrypted_content", sealed));
     size_t i;
     json_array_foreach(items, i, item) {
-        ok = ok && json_array_append_new(output, hearth_api_item_printed(item, job->id_bits, i)) == 0;
+        json_array_append_new(output, hearth_api_item_printed(item, job->id_bits, i));
     }
     json_decref(items);
     free(sealed);
-    if (!ok) {
-        json_decref(output);
-        return NULL;
-    }
     hearth_tally_job(job, &tally);
     return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "id", job->id, "object", "response.compaction",
                      "created_at", (json_int_t)job->created_unix, "output", output, "usage",
@@ -86,8 +84,7 @@ static json_t *compact_body(struct hearth_job *job, const json_t *body) {
         "store", "background", "stream", "conversation", "text", "include", "max_output_tokens", "tool_choice", "n"};
     json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input", &job->error);
     json_t *copy = items != NULL ? json_copy((json_t *)(uintptr_t)body) : NULL;
-    if (copy == NULL) {
-        json_decref(items);
+    if (items == NULL) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof not_ours / sizeof not_ours[0]; i++) {
@@ -95,41 +92,36 @@ static json_t *compact_body(struct hearth_job *job, const json_t *body) {
     }
     const size_t share = job->api->engine->caps.ctx_tokens / SUMMARY_SHARE;
     const json_int_t most = (json_int_t)(share < SUMMARY_TOKENS ? share : SUMMARY_TOKENS);
-    if (json_array_append_new(items, hearth_api_item_text(HEARTH_ROLE_USER, question, strlen(question))) < 0 ||
-        json_object_set_new(copy, "input", items) < 0 ||
-        json_object_set_new(copy, "max_output_tokens", json_integer(most)) < 0 ||
-        json_object_set_new(copy, "truncation", json_string("auto")) < 0 ||
-        (json_array_size(hearth_api_json_get(copy, "tools")) > 0 &&
-         json_object_set_new(copy, "tool_choice", json_string("none")) < 0)) {
-        hearth_api_fail_nomem(&job->error);
-        json_decref(copy);
-        return NULL;
+    json_array_append_new(items, hearth_api_item_text(HEARTH_ROLE_USER, question, strlen(question)));
+    json_object_set_new(copy, "input", items);
+    json_object_set_new(copy, "max_output_tokens", json_integer(most));
+    json_object_set_new(copy, "truncation", json_string("auto"));
+    if (json_array_size(hearth_api_json_get(copy, "tools")) > 0) {
+        json_object_set_new(copy, "tool_choice", json_string("none"));
     }
     return copy;
 }
 
 /* Takes instructions and tools from the response that the request continues, if the request has none. */
-static bool inherit(struct hearth_job *job, json_t *body) {
+static void inherit(struct hearth_job *job, json_t *body) {
     const char *id = json_string_value(hearth_api_json_get(body, "previous_response_id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
     int index;
     if (id == NULL || !hearth_api_id_parse(id, &digest, &index) || index >= 0 ||
         hearth_turn_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
-        return true; /* the error is told later */
+        return; /* the error is told later */
     }
     json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
     hearth_turn_finish(&turn);
     json_t *tools = json_object_get(response, "tools"), *text = json_object_get(response, "instructions");
-    bool ok = response != NULL;
-    if (ok && hearth_api_json_get(body, "tools") == NULL && json_array_size(tools) > 0) {
-        ok = json_object_set(body, "tools", tools) == 0;
+    if (hearth_api_json_get(body, "tools") == NULL && json_array_size(tools) > 0) {
+        json_object_set(body, "tools", tools);
     }
-    if (ok && hearth_api_json_get(body, "instructions") == NULL && json_is_string(text)) {
-        ok = json_object_set(body, "instructions", text) == 0;
+    if (hearth_api_json_get(body, "instructions") == NULL && json_is_string(text)) {
+        json_object_set(body, "instructions", text);
     }
     json_decref(response);
-    return ok || hearth_api_fail_nomem(&job->error);
 }
 
 bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body) {
@@ -137,10 +129,10 @@ bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
                                "input or previous_response_id is needed");
     }
-    json_t *own = json_copy((json_t *)(uintptr_t)body), *asked = NULL;
-    bool ok = own != NULL || hearth_api_fail_nomem(&job->error);
-    ok = ok && inherit(job, own) && (asked = compact_body(job, own)) != NULL &&
-         hearth_responses_read(job, asked, &compact_dialect, false);
+    json_t *own = json_copy((json_t *)(uintptr_t)body);
+    inherit(job, own);
+    json_t *asked = compact_body(job, own);
+    const bool ok = asked != NULL && hearth_responses_read(job, asked, &compact_dialect, false);
     json_decref(own);
     json_decref(asked);
     return ok;

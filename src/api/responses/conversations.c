@@ -6,8 +6,6 @@
  * Source: https://platform.openai.com/docs/api-reference/conversations */
 #include "api/responses/responses.h"
 
-#include "report/ring.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,46 +14,37 @@
 
 /* ---- conversations ---- */
 
-static bool fail_store(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
-    if (hearth_api_stored_fail_away(job, err, "conversation", "conversation_id", name, &job->error)) {
-        return false;
-    }
-    if (err == HEARTH_ERR_NOT_FOUND) {
-        return hearth_api_fail(&job->error, 404, "not_found", "conversation_id",
-                               "Conversation with id '%.100s' not found.", name);
-    }
-    return hearth_api_fail_err(&job->error, err, msg);
-}
-
 static json_t *conversation_json(const struct hearth_session *session) {
     return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
                      "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata",
                      hearth_metadata_json(&session->metadata));
 }
 
+static const struct hearth_api_session_form form = {.kind = "conversation",
+                                                    .param = "conversation_id",
+                                                    .missing = {"Conversation with id", "not found."},
+                                                    .print = conversation_json};
+
 /* Loads the path's conversation; the caller finishes it. */
 static bool load(struct hearth_job *job, struct hearth_session *session) {
     char *name = hearth_job_param(job, 0);
-    if (name == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    const int err = hearth_session_get(job->api->store, job->owner, name, session);
-    const bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
+    const bool ok =
+        name != NULL ? hearth_api_session_get(job, &form, name, session) : hearth_api_fail_nomem(&job->error);
     free(name);
     return ok;
 }
 
 /* Answers with a conversation as it stands. */
-static bool respond(struct hearth_job *job, const char *name) {
-    struct hearth_session session = {0};
-    const int err = hearth_session_get(job->api->store, job->owner, name, &session);
-    if (err != HEARTH_OK) {
-        return fail_store(job, err, name, NULL);
-    }
-    json_t *value = conversation_json(&session);
-    hearth_session_finish(&session);
+static bool respond(struct hearth_job *job, const struct hearth_api_session_form *as, const char *name) {
     (void)snprintf(job->id, sizeof job->id, "%s", name);
-    return hearth_job_respond(job, value);
+    return hearth_api_session_respond(job, as, name);
+}
+
+/* Stores a conversation's metadata; a new one is made. */
+static bool put(struct hearth_job *job, const struct hearth_session *session, bool replace) {
+    struct hearth_errmsg msg = {{0}};
+    const int err = hearth_session_put(job->api->store, session, replace, &msg);
+    return err == HEARTH_OK || hearth_api_session_fail(job, &form, err, session->name, &msg);
 }
 
 /* The request's items, checked against what stands before them (`past`), in the form in which they are stored. NULL:
@@ -74,9 +63,8 @@ static json_t *read_items(struct hearth_job *job, const json_t *body, const stru
     }
     json_t *items = hearth_inputs_get(job, given, "items", &job->error), *unanswered = json_array(), *clean = NULL;
     if (items != NULL && hearth_api_items_read(job, items, "items", unanswered, &read, &job->error) &&
-        hearth_api_items_check(unanswered, past, "items", &job->error) &&
-        (clean = hearth_inputs_clean(items)) == NULL) {
-        hearth_api_fail_nomem(&job->error);
+        hearth_api_items_check(unanswered, past, "items", &job->error)) {
+        clean = hearth_inputs_clean(items);
     }
     hearth_history_finish(&read);
     json_decref(unanswered);
@@ -92,102 +80,68 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
                                  .owner = job->owner,
                                  .parent = session->head,
                                  .status = HEARTH_TURN_COMPLETED,
-                                 .session = strdup(session->name),
+                                 .session = hearth_memory_strdup(session->name),
                                  .joins = true,
                                  .quota = job->caller.stored};
-    if (!hearth_api_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
-        turn->session == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+    if (!hearth_api_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body)) {
+        return false;
     }
     turn->lock = hearth_conversation_lock_shared(lock);
     const int err = hearth_turn_put(job->api->store, turn, &msg);
-    return err == HEARTH_OK || fail_store(job, err, session->name, &msg);
+    return err == HEARTH_OK || hearth_api_session_fail(job, &form, err, session->name, &msg);
 }
 
 bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *body) {
     char name[64];
     struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
     struct hearth_turn turn = {0};
-    struct hearth_errmsg msg = {{0}};
     hearth_api_id_print(name, sizeof name, "conv_", hearth_turn_new_id(), -1);
     const struct hearth_history none = {0};
     json_t *items = hearth_key_limits_store(job, true, &job->error) ? read_items(job, body, &none) : NULL;
-    bool ok = items != NULL && hearth_metadata_read(body, &session.metadata, &job->error);
-    if (ok) {
-        const int err = hearth_session_put(job->api->store, &session, false, &msg);
-        ok = err == HEARTH_OK || fail_store(job, err, name, &msg);
-    }
+    bool ok = items != NULL && hearth_metadata_read(body, &session.metadata, &job->error) && put(job, &session, false);
     if (ok && json_array_size(items) > 0) {
         ok = put_items(job, &session, NULL, json_incref(items), &turn);
     }
     json_decref(items);
     hearth_turn_finish(&turn);
     hearth_buf_finish(&session.metadata);
-    return ok && respond(job, name);
+    return ok && respond(job, &form, name);
 }
 
 bool hearth_conversations_get_prepare(struct hearth_job *job, const json_t *body) {
-    char *name = hearth_job_param(job, 0);
     (void)body;
-    const bool ok = name != NULL ? respond(job, name) : hearth_api_fail_nomem(&job->error);
-    free(name);
-    return ok;
+    return hearth_api_session_of_path(job, &form, respond);
+}
+
+bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *body) {
+    (void)body;
+    return hearth_api_session_of_path(job, &form, hearth_api_session_delete);
 }
 
 bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_session session = {0};
-    struct hearth_errmsg msg = {{0}};
     if (json_object_get(body, "metadata") == NULL) {
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "metadata", "metadata is needed");
     }
     if (!load(job, &session)) {
         return false;
     }
-    bool ok = hearth_metadata_read(body, &session.metadata, &job->error);
     session.head = (struct hearth_digest){0, 0}; /* keeps the stored head */
-    if (ok) {
-        const int err = hearth_session_put(job->api->store, &session, true, &msg);
-        ok = err == HEARTH_OK || fail_store(job, err, session.name, &msg);
-    }
-    ok = ok && respond(job, session.name);
+    const bool ok = hearth_metadata_read(body, &session.metadata, &job->error) && put(job, &session, true) &&
+                    respond(job, &form, session.name);
     hearth_session_finish(&session);
     return ok;
 }
 
-bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *body) {
-    char *name = hearth_job_param(job, 0);
-    (void)body;
-    if (name == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    const uint32_t turns = hearth_api_stored_count_turns(job, name);
-    const int err = hearth_session_delete(job->api->store, job->owner, name);
-    if (err == HEARTH_OK) {
-        hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
-    }
-    bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
-    if (ok) {
-        hearth_access_log_deleted(job, "conversation", name, turns);
-        hearth_api_deletion_worker_wake(job->api->deletion_worker);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
-                                               "conversation.deleted", "deleted", 1));
-    }
-    free(name);
-    return ok;
-}
-
 /* ---- items ---- */
-
-static bool is_begun(const struct hearth_session *session) {
-    return session->head.lo != 0 || session->head.hi != 0;
-}
 
 /* Loads the path's conversation and its turns. */
 static bool load_line(struct hearth_job *job, struct hearth_session *session, struct hearth_line *line) {
     if (!load(job, session)) {
         return false;
     }
-    const int err = is_begun(session) ? hearth_line_get(job->api->store, job->owner, session->head, line) : HEARTH_OK;
+    const bool begun = !hearth_digest_is_zero(session->head);
+    const int err = begun ? hearth_line_get(job->api->store, job->owner, session->head, line) : HEARTH_OK;
     if (err != HEARTH_OK) {
         hearth_session_finish(session);
         return hearth_api_fail_err(&job->error, err, NULL);
@@ -211,13 +165,10 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
     struct hearth_api_resolved past = {0};
     struct hearth_session session = {0};
     struct hearth_turn turn = {0};
-    json_t *list = json_array();
     if (hearth_api_json_get(body, "items") == NULL) {
-        json_decref(list);
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "items", "items are needed");
     }
     if (!hearth_key_limits_store(job, false, &job->error) || !load(job, &session)) {
-        json_decref(list);
         return false;
     }
     bool ok = hearth_conversation_lock(job, session.name, &lock, &job->error) &&
@@ -226,26 +177,23 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
     if (ok && past.stored->line.count > 0) { /* by now it may be another one */
         session.head = past.stored->line.turns[past.stored->line.count - 1].id;
     }
-    job->about = strdup(session.name);
+    job->about = hearth_memory_strdup(session.name);
     hearth_api_stored_destroy(&past.stored);
     hearth_history_finish(&past.history);
-    ok =
-        ok && items != NULL &&
-        (json_array_size(items) == 0 || put_items(job, &session, lock, json_incref(items), &turn)) &&
-        (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) || hearth_api_fail_nomem(&job->error));
+    ok = ok && items != NULL &&
+         (json_array_size(items) == 0 || put_items(job, &session, lock, json_incref(items), &turn));
+    json_t *list = json_array();
+    hearth_list_add_turn(list, &turn, false);
     hearth_conversation_lock_destroy(lock);
     json_decref(items);
     hearth_turn_finish(&turn);
     hearth_session_finish(&session);
+    json_t *answer = hearth_list_json(list, false);
     if (!ok) {
-        json_decref(list);
+        json_decref(answer);
         return false;
     }
-    const size_t count = json_array_size(list);
-    json_t *first = json_object_get(json_array_get(list, 0), "id");
-    json_t *last = json_object_get(json_array_get(list, count - 1), "id");
-    return hearth_job_respond(job, json_pack("{s:s, s:o, s:O?, s:O?, s:b}", "object", "list", "data", list, "first_id",
-                                             first, "last_id", last, "has_more", 0));
+    return hearth_job_respond(job, answer);
 }
 
 /* Finds the path's item: the place of its turn in the line, and its own place in the turn. */
@@ -274,24 +222,22 @@ bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *bod
     int index;
     json_t *list = json_array(), *item, *found = NULL;
     (void)body;
-    bool ok = load_line(job, &session, &line);
+    bool ok = load_line(job, &session, &line) && find_item(job, &line, &at, &index);
     if (ok) {
-        ok = find_item(job, &line, &at, &index);
-        if (ok && hearth_list_add_turn(list, &line.turns[at], true)) {
-            char *id = hearth_job_param(job, 1);
-            json_array_foreach(list, i, item) {
-                const char *own = json_string_value(json_object_get(item, "id"));
-                if (id != NULL && found == NULL && strcmp(own + strcspn(own, "_"), id + strcspn(id, "_")) == 0) {
-                    found = json_incref(item);
-                }
+        char *id = hearth_job_param(job, 1);
+        hearth_list_add_turn(list, &line.turns[at], true);
+        json_array_foreach(list, i, item) {
+            const char *own = json_string_value(json_object_get(item, "id"));
+            if (id != NULL && found == NULL && strcmp(own + strcspn(own, "_"), id + strcspn(id, "_")) == 0) {
+                found = json_incref(item);
             }
-            ok = found != NULL || hearth_api_fail(&job->error, 404, "not_found", "item_id",
-                                                  "Item with id '%.100s' not found.", id != NULL ? id : "");
-            free(id);
         }
-        hearth_line_finish(&line);
-        hearth_session_finish(&session);
+        ok = found != NULL || hearth_api_fail(&job->error, 404, "not_found", "item_id",
+                                              "Item with id '%.100s' not found.", id != NULL ? id : "");
+        free(id);
     }
+    hearth_line_finish(&line);
+    hearth_session_finish(&session);
     json_decref(list);
     return ok && hearth_job_respond(job, found);
 }
@@ -359,7 +305,7 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     if (ok) {
         hearth_access_log_deleted(job, "item_of", name, 1);
     }
-    ok = ok && respond(job, name);
+    ok = ok && respond(job, &form, name);
     hearth_line_finish(&line);
     hearth_session_finish(&session);
     free(name);

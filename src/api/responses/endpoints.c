@@ -88,10 +88,6 @@ static bool load(struct hearth_job *job, struct hearth_turn *turn) {
     return ok;
 }
 
-static bool is_open(const struct hearth_turn *turn) {
-    return turn->status == HEARTH_TURN_QUEUED || turn->status == HEARTH_TURN_IN_PROGRESS;
-}
-
 bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_turn turn = {0};
     char *stream = hearth_job_query(job, "stream");
@@ -118,7 +114,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
         return false;
     }
     hearth_api_id_print(id, sizeof id, "resp_", turn.id, -1);
-    const bool open = is_open(&turn);
+    const bool open = hearth_turn_is_open(turn.status);
     const int err = open ? HEARTH_OK : hearth_turn_delete(job->api->store, job->owner, turn.id);
     if (err == HEARTH_OK) {
         hearth_ring_forget(job->api->ring, job->owner, NULL, turn.id);
@@ -167,7 +163,7 @@ static bool load_cancelled(struct hearth_job *job, struct hearth_turn *turn, int
     pthread_mutex_lock(&job->api->ends_mutex);
     const bool loaded = load(job, turn);
     *err = HEARTH_OK;
-    if (loaded && is_open(turn)) {
+    if (loaded && hearth_turn_is_open(turn->status)) {
         turn->status = HEARTH_TURN_CANCELLED;
         turn->again = turn->joins = true;
         *err = hearth_turn_put(job->api->store, turn, NULL);

@@ -39,33 +39,40 @@ void hearth_response_item_destroy(struct hearth_response_item *item) {
     }
 }
 
+/* Adds members to an object; takes both. NULL: one of them is. */
+static json_t *join(json_t *object, json_t *members) {
+    if (json_object_update(object, members) < 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(members);
+    return object;
+}
+
 /* Sends one event; takes its members. */
 static bool send(struct hearth_job *job, struct hearth_buf *out, const char *type, json_t *members) {
     struct hearth_response *response = job->dialect_state;
-    json_t *event = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)response->sequence);
-    if (event == NULL || members == NULL || json_object_update(event, members) < 0) {
-        json_decref(event);
-        json_decref(members);
-        return false;
-    }
-    json_decref(members);
-    response->sequence++;
-    return hearth_sse(out, type, event);
+    const json_int_t sequence = (json_int_t)response->sequence++;
+    return hearth_sse(out, type, join(json_pack("{s:s, s:I}", "type", type, "sequence_number", sequence), members));
 }
 
-/* Sends an event of the open item's first part: `name` ("text" or "delta") holds the text; NULL: none. */
+/* Sends an event of the open item. */
+static bool send_of_item(struct hearth_job *job, struct hearth_buf *out, const char *type, json_t *members) {
+    const struct hearth_response *response = job->dialect_state;
+    const json_int_t index = (json_int_t)response->open->index;
+    return send(job, out, type,
+                join(json_pack("{s:s, s:I}", "item_id", response->open->id, "output_index", index), members));
+}
+
+/* Sends an event of the open item's first part: `name` ("part", "text" or "delta") holds what it says. */
 static bool send_part(struct hearth_job *job, struct hearth_buf *out, const char *type, const char *place,
                       const char *name, json_t *value) {
-    const struct hearth_response *response = job->dialect_state;
-    const struct hearth_response_item *item = response->open;
-    return send(job, out, type,
-                json_pack("{s:s, s:I, s:i, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, place,
-                          0, name, value));
+    return send_of_item(job, out, type, json_pack("{s:i, s:o}", place, 0, name, value));
 }
 
 static json_t *text_part(const char *type, const struct hearth_buf *text, json_t *logprobs) {
     json_t *part = json_pack("{s:s, s:o}", "type", type, "text", hearth_json_text((const char *)text->data, text->len));
-    if (part != NULL && strcmp(type, "output_text") == 0) {
+    if (strcmp(type, "output_text") == 0) {
         json_object_set_new(part, "annotations", json_array());
         json_object_set_new(part, "logprobs", logprobs != NULL ? json_incref(logprobs) : json_array());
     }
@@ -117,7 +124,7 @@ static const char *prefix_of(const struct hearth_response_item *item) {
 static bool open_item(struct hearth_job *job, enum kind kind, const struct hearth_chat_delta *delta,
                       struct hearth_buf *out) {
     struct hearth_response *response = job->dialect_state;
-    struct hearth_response_item *item = calloc(1, sizeof *item);
+    struct hearth_response_item *item = hearth_memory_calloc(1, sizeof *item);
     if (item == NULL) {
         return false;
     }
@@ -126,8 +133,8 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
     item->index = json_array_size(response->output);
     item->call = kind == CALL ? delta->call : HEARTH_CHAT_NO_CALL;
     if (kind == CALL) {
-        item->call_id = strdup(delta->call_id != NULL ? delta->call_id : "");
-        item->name = strdup(delta->call_name != NULL ? delta->call_name : "");
+        item->call_id = hearth_memory_strdup(delta->call_id != NULL ? delta->call_id : "");
+        item->name = hearth_memory_strdup(delta->call_name != NULL ? delta->call_name : "");
         if (item->call_id == NULL || item->name == NULL) {
             return false;
         }
@@ -144,15 +151,14 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
     const struct hearth_response *response = job->dialect_state;
     struct hearth_response_item *item = response->open;
     json_t *text = hearth_json_text((const char *)item->text.data, item->text.len);
-    bool ok = text != NULL;
-    if (ok && item->kind == MESSAGE) {
-        json_t *event = json_pack("{s:s, s:I, s:i, s:O, s:o}", "item_id", item->id, "output_index",
-                                  (json_int_t)item->index, "content_index", 0, "text", text, "logprobs",
-                                  item->logprobs != NULL ? json_incref(item->logprobs) : json_array());
-        ok = send(job, out, "response.output_text.done", event) &&
+    bool ok;
+    if (item->kind == MESSAGE) {
+        json_t *logprobs = item->logprobs != NULL ? json_incref(item->logprobs) : json_array();
+        ok = send_of_item(job, out, "response.output_text.done",
+                          json_pack("{s:i, s:O, s:o}", "content_index", 0, "text", text, "logprobs", logprobs)) &&
              send_part(job, out, "response.content_part.done", "content_index", "part",
                        text_part("output_text", &item->text, item->logprobs));
-    } else if (ok && item->kind == REASONING) {
+    } else if (item->kind == REASONING) {
         ok = send_part(job, out, "response.reasoning_text.done", "content_index", "text", json_incref(text)) &&
              send_part(job, out, "response.content_part.done", "content_index", "part",
                        text_part("reasoning_text", &item->text, NULL));
@@ -162,18 +168,13 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
                  send_part(job, out, "response.reasoning_summary_part.done", "summary_index", "part",
                            text_part("summary_text", &item->text, NULL));
         }
-    } else if (ok && item->custom) {
+    } else if (item->custom) {
         json_t *input = json_object_get(done, "input");
-        ok = send(job, out, "response.custom_tool_call_input.delta",
-                  json_pack("{s:s, s:I, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
-                            input)) &&
-             send(job, out, "response.custom_tool_call_input.done",
-                  json_pack("{s:s, s:I, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index, "input",
-                            input));
-    } else if (ok) {
-        ok = send(job, out, "response.function_call_arguments.done",
-                  json_pack("{s:s, s:I, s:s, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index,
-                            "name", item->name, "arguments", text));
+        ok = send_of_item(job, out, "response.custom_tool_call_input.delta", json_pack("{s:O}", "delta", input)) &&
+             send_of_item(job, out, "response.custom_tool_call_input.done", json_pack("{s:O}", "input", input));
+    } else {
+        ok = send_of_item(job, out, "response.function_call_arguments.done",
+                          json_pack("{s:s, s:O}", "name", item->name, "arguments", text));
     }
     json_decref(text);
     return ok;
@@ -188,11 +189,7 @@ static json_t *stored_item(const struct hearth_response_item *item) {
     if (item->kind == REASONING) {
         return hearth_api_item_reasoning(text, item->text.len);
     }
-    char *arguments = strndup(text, item->text.len);
-    const struct hearth_call call = {.id = item->call_id, .name = item->name, .arguments = arguments};
-    json_t *value = arguments != NULL ? hearth_api_item_call(&call) : NULL;
-    free(arguments);
-    return value;
+    return hearth_api_item_call(item->call_id, item->name, text, item->text.len);
 }
 
 /* Ends the open item, if there is one. `cut`: the reply broke off in it. */
@@ -205,16 +202,15 @@ static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out)
     json_t *stored = stored_item(item);
     json_t *extra = hearth_response_extra(job, item->kind == REASONING ? (const char *)item->text.data : NULL,
                                           item->text.len, item->logprobs, cut);
-    json_t *done = stored != NULL ? hearth_response_item(stored, hearth_response_asked(job)->names,
-                                                         hearth_response_asked(job)->summarises, extra, job->id_bits,
-                                                         hearth_response_asked(job)->first_index + item->index)
-                                  : NULL;
-    json_decref(stored);
-    const bool ok = json_array_append_new(response->extras, extra) == 0 && done != NULL && send_texts(job, done, out) &&
+    json_t *done =
+        hearth_response_item(stored, hearth_response_asked(job)->names, hearth_response_asked(job)->summarises, extra,
+                             job->id_bits, hearth_response_asked(job)->first_index + item->index);
+    const bool ok = send_texts(job, done, out) &&
                     send(job, out, "response.output_item.done",
-                         json_pack("{s:I, s:O}", "output_index", (json_int_t)item->index, "item", done)) &&
-                    json_array_append(response->output, done) == 0;
-    json_decref(done);
+                         json_pack("{s:I, s:O}", "output_index", (json_int_t)item->index, "item", done));
+    json_array_append_new(response->extras, extra);
+    json_array_append_new(response->output, done);
+    json_decref(stored);
     hearth_response_item_destroy(item);
     response->open = NULL;
     return ok;
@@ -255,10 +251,10 @@ static bool add_content(struct hearth_choice *choice, const struct hearth_chat_d
     }
     struct hearth_response_item *item = response->open;
     return hearth_buf_append(&item->text, delta->content, delta->content_len) &&
-           send(job, out, "response.output_text.delta",
-                json_pack("{s:s, s:I, s:i, s:o, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index,
-                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len), "logprobs",
-                          take_logprobs(choice, item)));
+           send_of_item(job, out, "response.output_text.delta",
+                        json_pack("{s:i, s:o, s:o}", "content_index", 0, "delta",
+                                  hearth_json_text(delta->content, delta->content_len), "logprobs",
+                                  take_logprobs(choice, item)));
 }
 
 static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -282,14 +278,11 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
         return false;
     }
     struct hearth_response_item *item = response->open;
-    if (delta->arguments_len == 0) {
-        return true;
-    }
-    return hearth_buf_append(&item->text, delta->arguments, delta->arguments_len) &&
-           (item->custom ||
-            send(job, out, "response.function_call_arguments.delta",
-                 json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
-                           hearth_json_text(delta->arguments, delta->arguments_len))));
+    return delta->arguments_len == 0 ||
+           (hearth_buf_append(&item->text, delta->arguments, delta->arguments_len) &&
+            (item->custom ||
+             send_of_item(job, out, "response.function_call_arguments.delta",
+                          json_pack("{s:o}", "delta", hearth_json_text(delta->arguments, delta->arguments_len)))));
 }
 
 bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,

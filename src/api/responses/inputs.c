@@ -67,12 +67,8 @@ static json_t *follow(const struct hearth_job *job, const json_t *reference, con
 json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
                           struct hearth_api_error *error) {
     if (json_is_string(value)) {
-        json_t *one = json_pack(
-            "[o]", hearth_api_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
-        if (one == NULL) {
-            hearth_api_fail_nomem(error);
-        }
-        return one;
+        return json_pack("[o]",
+                         hearth_api_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
     }
     if (value != NULL && !json_is_array(value)) {
         hearth_api_fail(error, 400, "invalid_type", param, "%s must be a string or an array of items", param);
@@ -83,16 +79,10 @@ json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, con
     for (size_t i = 0; i < json_array_size(value); i++) {
         json_t *item = json_array_get(value, i);
         json_t *meant = is_reference(item) ? follow(job, item, param, i, &bytes, error) : json_incref(item);
-        if (meant == NULL || json_array_append_new(items, meant) < 0) {
-            if (meant != NULL) {
-                hearth_api_fail_nomem(error);
-            }
+        if (json_array_append_new(items, meant) < 0) {
             json_decref(items);
             return NULL;
         }
-    }
-    if (items == NULL) {
-        hearth_api_fail_nomem(error);
     }
     return items;
 }
@@ -187,10 +177,7 @@ static json_t *clean_item(const json_t *item) {
 json_t *hearth_inputs_clean(const json_t *items) {
     json_t *clean = json_array();
     for (size_t i = 0; i < json_array_size(items); i++) {
-        if (json_array_append_new(clean, clean_item(json_array_get(items, i))) < 0) {
-            json_decref(clean);
-            return NULL;
-        }
+        json_array_append_new(clean, clean_item(json_array_get(items, i)));
     }
     return clean;
 }
@@ -217,9 +204,6 @@ json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, s
     char id[64];
     json_t *copy = json_copy((json_t *)(uintptr_t)item);
     hearth_api_id_print(id, sizeof id, prefix_of(item), turn, (int)index);
-    if (copy == NULL || json_object_set_new(copy, "id", json_string(id)) < 0) {
-        json_decref(copy);
-        return NULL;
-    }
+    json_object_set_new(copy, "id", json_string(id));
     return copy;
 }

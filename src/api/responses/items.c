@@ -44,14 +44,12 @@ static bool fail_item(const struct item_reader *reader, const char *code, const 
 
 /* Seals a message and appends it unless it is empty; takes the message. */
 static bool append(struct item_reader *reader, struct hearth_message *message) {
-    const bool ok =
-        (reader->unseen.len == 0 || (message->unseen = hearth_content_take(&reader->unseen, NULL)) != NULL) &&
-        hearth_message_seal(message);
-    if (!ok) {
+    message->unseen = reader->unseen.len > 0 ? hearth_content_take(&reader->unseen, NULL) : NULL;
+    if (!hearth_message_seal(message)) {
         hearth_message_unref(message);
-        return hearth_api_fail_nomem(reader->error);
+        return false;
     }
-    return hearth_history_add_sent(reader->history, message) || hearth_api_fail_nomem(reader->error);
+    return hearth_history_add_sent(reader->history, message);
 }
 
 /* Makes a message of the parts that have been collected. */
@@ -64,13 +62,8 @@ static bool flush(struct item_reader *reader) {
     if (reply == NULL) {
         return true;
     }
-    bool ok =
-        (reply->content = hearth_content_take(&reader->content, &reply->content_len)) != NULL &&
-        (reader->reasoning.len == 0 || (reply->reasoning = hearth_content_take(&reader->reasoning, NULL)) != NULL);
-    if (!ok) {
-        hearth_message_unref(reply);
-        return hearth_api_fail_nomem(reader->error);
-    }
+    reply->content = hearth_content_take(&reader->content, &reply->content_len);
+    reply->reasoning = reader->reasoning.len > 0 ? hearth_content_take(&reader->reasoning, NULL) : NULL;
     if (!said && reply->call_count == 0 && reply->reasoning == NULL) {
         hearth_message_unref(reply); /* reasoning that stands alone */
         return true;
@@ -81,14 +74,10 @@ static bool flush(struct item_reader *reader) {
 /* Makes sure that there is a reply for the item. `follows`: its kind may follow what the reply has. */
 static bool need_reply(struct item_reader *reader, const json_t *item, bool follows) {
     const char *id = json_string_value(hearth_api_json_get(item, "id"));
-    struct hearth_digest turn = {0, 0};
+    struct hearth_digest turn;
     int at;
-    if (id != NULL && !hearth_api_id_parse(id, &turn, &at)) {
-        turn = (struct hearth_digest){0, 0};
-    }
-    const bool known = turn.lo != 0 || turn.hi != 0;
-    const bool other =
-        known && (reader->turn.lo != 0 || reader->turn.hi != 0) && !hearth_digest_equal(turn, reader->turn);
+    const bool known = id != NULL && hearth_api_id_parse(id, &turn, &at) && !hearth_digest_is_zero(turn);
+    const bool other = known && !hearth_digest_is_zero(reader->turn) && !hearth_digest_equal(turn, reader->turn);
     if (reader->reply != NULL && (!follows || other) && !flush(reader)) {
         return false;
     }
@@ -98,7 +87,7 @@ static bool need_reply(struct item_reader *reader, const json_t *item, bool foll
     if (known) {
         reader->turn = turn;
     }
-    return reader->reply != NULL || hearth_api_fail_nomem(reader->error);
+    return reader->reply != NULL;
 }
 
 /* ---- text ---- */
@@ -132,15 +121,13 @@ static bool add_part(struct item_reader *reader, const json_t *part, const char 
                 return fail_item(reader, hearth_fields_code(value), member, "a text part needs a string \"text\"");
             }
             *first = false;
-            return (hearth_buf_text(text, between) &&
-                    hearth_buf_append(text, json_string_value(value), json_string_length(value))) ||
-                   hearth_api_fail_nomem(reader->error);
+            return hearth_buf_text(text, between) &&
+                   hearth_buf_append(text, json_string_value(value), json_string_length(value));
         }
     }
     if (result || (known && !reader->job->api->strict_content)) {
         *first = false;
-        return (hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen)) ||
-               hearth_api_fail_nomem(reader->error);
+        return hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen);
     }
     if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* from a reply of another server */
         return true;
@@ -152,8 +139,7 @@ static bool add_part(struct item_reader *reader, const json_t *part, const char 
 /* Appends a string or an array of text parts, joined by newlines as those of a chat are. */
 static bool add_text(struct item_reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
     if (json_is_string(value)) {
-        return hearth_buf_append(text, json_string_value(value), json_string_length(value)) ||
-               hearth_api_fail_nomem(reader->error);
+        return hearth_buf_append(text, json_string_value(value), json_string_length(value));
     }
     bool first = true;
     if (value != NULL && !json_is_array(value)) {
@@ -178,8 +164,8 @@ static bool copy_text(const struct item_reader *reader, const json_t *item, cons
         snprintf(member, sizeof member, ".%s", name);
         return fail_item(reader, "invalid_type", member, "a string is needed");
     }
-    *out = strdup(json_string_value(value));
-    return *out != NULL || hearth_api_fail_nomem(reader->error);
+    *out = hearth_memory_strdup(json_string_value(value));
+    return *out != NULL;
 }
 
 /* ---- items ---- */
@@ -188,15 +174,12 @@ static bool copy_text(const struct item_reader *reader, const json_t *item, cons
 static bool append_text(struct item_reader *reader, enum hearth_role role, const json_t *item,
                         struct hearth_buf *text) {
     struct hearth_message *message = hearth_message_create(role);
-    if (message == NULL || (message->content = hearth_content_take(text, &message->content_len)) == NULL) {
-        hearth_message_unref(message);
-        return hearth_api_fail_nomem(reader->error);
-    }
-    if (!copy_text(reader, item, "name", &message->name)) {
+    if (message == NULL || (message->content = hearth_content_take(text, &message->content_len)) == NULL ||
+        !copy_text(reader, item, "name", &message->name)) {
         hearth_message_unref(message);
         return false;
     }
-    if (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER) {
+    if (hearth_role_is_system(role)) {
         hearth_api_message_strip_lines(reader->job->api, message);
     }
     return append(reader, message);
@@ -239,7 +222,7 @@ static bool read_reasoning(struct item_reader *reader, const json_t *item) {
                        ? hearth_api_sealed_open(reader->job->api, HEARTH_SEALED_REASONING, json_string_value(sealed))
                        : NULL;
     if (opened != NULL) {
-        ok = hearth_buf_text(&text, opened) || hearth_api_fail_nomem(reader->error);
+        ok = hearth_buf_text(&text, opened);
     } else if (json_array_size(content) > 0) {
         ok = add_text(reader, content, ".content", &text);
     } else if (json_array_size(summary) > 0) {
@@ -252,7 +235,6 @@ static bool read_reasoning(struct item_reader *reader, const json_t *item) {
     if (ok && text.len > 0) {
         ok = (reader->reasoning.len == 0 || hearth_buf_append(&reader->reasoning, "\n", 1)) &&
              hearth_buf_append(&reader->reasoning, text.data, text.len);
-        ok = ok || hearth_api_fail_nomem(reader->error);
     }
     hearth_buf_finish(&text);
     return ok;
@@ -276,38 +258,35 @@ static bool read_call(struct item_reader *reader, const json_t *item, bool custo
         return false;
     }
     struct hearth_message *reply = reader->reply;
-    struct hearth_call *calls = realloc(reply->calls, (reply->call_count + 1) * sizeof *calls);
+    struct hearth_call *calls = hearth_memory_realloc(reply->calls, (reply->call_count + 1) * sizeof *calls);
     if (calls == NULL) {
-        return hearth_api_fail_nomem(reader->error);
+        return false;
     }
     reply->calls = calls;
     struct hearth_call *call = &calls[reply->call_count++];
     *call = (struct hearth_call){
-        .id = *json_string_value(call_id) != '\0' ? strdup(json_string_value(call_id)) : NULL,
-        .name = strdup(json_string_value(name)),
+        .id = *json_string_value(call_id) != '\0' ? hearth_memory_strdup(json_string_value(call_id)) : NULL,
+        .name = hearth_memory_strdup(json_string_value(name)),
     };
     if (custom) {
         json_t *wrapped = json_pack("{s:O?}", "input", (json_t *)(uintptr_t)arguments);
-        call->arguments = wrapped != NULL ? hearth_json_dumps(wrapped, JSON_COMPACT) : NULL;
+        call->arguments = hearth_json_dumps(wrapped, JSON_COMPACT);
         json_decref(wrapped);
     } else if (json_is_object(arguments)) {
         call->arguments = hearth_json_dumps(arguments, JSON_COMPACT);
     } else {
-        call->arguments = strdup(arguments != NULL ? json_string_value(arguments) : "{}");
+        call->arguments = hearth_memory_strdup(arguments != NULL ? json_string_value(arguments) : "{}");
     }
-    return (call->name != NULL && call->arguments != NULL &&
-            (call->id != NULL || *json_string_value(call_id) == '\0')) ||
-           hearth_api_fail_nomem(reader->error);
+    return call->name != NULL && call->arguments != NULL;
 }
 
-/* Collects the ids of all calls in front of the item. */
-static bool note_calls(struct item_reader *reader) {
+/* Whether a call of this id stands in front of the item. */
+static bool is_called(struct item_reader *reader, const char *id) {
     const struct hearth_history *history = reader->history;
-    bool ok = true;
-    for (; ok && reader->noted < history->count; reader->noted++) {
-        ok = hearth_api_call_ids_add(&reader->call_ids, history->messages[reader->noted]);
+    for (; reader->noted < history->count; reader->noted++) {
+        (void)hearth_api_call_ids_add(&reader->call_ids, history->messages[reader->noted]);
     }
-    return ok || hearth_api_fail_nomem(reader->error);
+    return json_object_get(reader->call_ids, id) != NULL;
 }
 
 static bool leave_out(struct item_reader *reader, const json_t *item) {
@@ -318,7 +297,7 @@ static bool leave_out(struct item_reader *reader, const json_t *item) {
         return true;
     }
     reader->left_out = reader->left_out != NULL ? reader->left_out : json_object();
-    return json_object_set_new(reader->left_out, call_id, json_null()) == 0 || hearth_api_fail_nomem(reader->error);
+    return json_object_set_new(reader->left_out, call_id, json_null()) == 0;
 }
 
 static bool read_result(struct item_reader *reader, const json_t *item) {
@@ -335,28 +314,19 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
     if (json_object_get(reader->left_out, id) != NULL) {
         return leave_out(reader, item);
     }
-    if (reader->unanswered != NULL && !note_calls(reader)) {
-        return false;
-    }
-    if (reader->unanswered != NULL && json_object_get(reader->call_ids, id) == NULL &&
-        json_array_append_new(reader->unanswered, json_pack("[I, O]", (json_int_t)reader->index, call_id)) < 0) {
-        return hearth_api_fail_nomem(reader->error);
+    if (reader->unanswered != NULL && !is_called(reader, id)) {
+        json_array_append_new(reader->unanswered, json_pack("[I, O]", (json_int_t)reader->index, call_id));
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_TOOL);
-    bool ok = message != NULL || hearth_api_fail_nomem(reader->error);
-    ok = ok && add_text(reader, output, ".output", &text) && copy_text(reader, item, "name", &message->name);
-    if (ok && *id != '\0') {
-        ok = (message->tool_call_id = strdup(id)) != NULL || hearth_api_fail_nomem(reader->error);
-    }
-    if (ok) {
-        ok = (message->content = hearth_content_take(&text, &message->content_len)) != NULL ||
-             hearth_api_fail_nomem(reader->error);
-    }
+    const bool ok = message != NULL && add_text(reader, output, ".output", &text) &&
+                    copy_text(reader, item, "name", &message->name) &&
+                    (message->content = hearth_content_take(&text, &message->content_len)) != NULL;
     hearth_buf_finish(&text);
     if (!ok) {
         hearth_message_unref(message);
         return false;
     }
+    message->tool_call_id = *id != '\0' ? hearth_memory_strdup(id) : NULL;
     return append(reader, message);
 }
 
@@ -373,14 +343,11 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
         return fail_item(reader, "invalid_value", ".encrypted_content",
                          "this compaction was not made by this server, or has been changed");
     }
-    bool ok = flush(reader);
-    if (ok) {
-        ok = (hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) &&
-              hearth_buf_text(&text, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
-              (summary != NULL || hearth_buf_text(&reader->unseen, "a summary that another server has encrypted"))) ||
-             hearth_api_fail_nomem(reader->error);
-        ok = ok && append_text(reader, HEARTH_ROLE_USER, item, &text);
-    }
+    const bool ok =
+        flush(reader) && hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) &&
+        hearth_buf_text(&text, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
+        (summary != NULL || hearth_buf_text(&reader->unseen, "a summary that another server has encrypted")) &&
+        append_text(reader, HEARTH_ROLE_USER, item, &text);
     hearth_buf_finish(&text);
     free(summary);
     return ok;
@@ -412,8 +379,7 @@ static bool leave_out_unknown(struct item_reader *reader, const json_t *item, co
         return fail_item(reader, "unsupported_value", ".type", what);
     }
     const bool stored = reader->unanswered == NULL; /* stored items: their request was warned */
-    return (stored || hearth_content_leave_out(type, &reader->unseen) || hearth_api_fail_nomem(reader->error)) &&
-           leave_out(reader, item);
+    return (stored || hearth_content_leave_out(type, &reader->unseen)) && leave_out(reader, item);
 }
 
 /* Adds warnings about items behind the last message to that message. */
@@ -423,13 +389,12 @@ static bool warn_at_the_end(struct item_reader *reader) {
     if (reader->unseen.len == 0 || last == NULL) {
         return true;
     }
-    if (last->unseen != NULL &&
-        (!hearth_buf_text(&reader->unseen, "\n") || !hearth_buf_text(&reader->unseen, last->unseen))) {
-        return hearth_api_fail_nomem(reader->error);
+    if (last->unseen != NULL) {
+        (void)hearth_buf_printf(&reader->unseen, "\n%s", last->unseen);
     }
     free(last->unseen);
     last->unseen = hearth_content_take(&reader->unseen, NULL);
-    return last->unseen != NULL || hearth_api_fail_nomem(reader->error);
+    return last->unseen != NULL;
 }
 
 static const struct {
@@ -520,8 +485,8 @@ bool hearth_api_items_check(const json_t *unanswered, const struct hearth_histor
     bool ok = true;
     size_t i;
     const json_t *result;
-    for (i = 0; ok && i < past->count && json_array_size(unanswered) > 0; i++) {
-        ok = hearth_api_call_ids_add(&ids, past->messages[i]) || hearth_api_fail_nomem(error);
+    for (i = 0; i < past->count && json_array_size(unanswered) > 0; i++) {
+        (void)hearth_api_call_ids_add(&ids, past->messages[i]);
     }
     json_array_foreach(unanswered, i, result) {
         const char *id = json_string_value(json_array_get(result, 1));
@@ -558,49 +523,34 @@ json_t *hearth_api_item_reasoning(const char *text, size_t len) {
                      "reasoning_text", "text", hearth_json_text(text, len), "status", "completed");
 }
 
-json_t *hearth_api_item_call(const struct hearth_call *call) {
+json_t *hearth_api_item_call(const char *id, const char *name, const char *arguments, size_t len) {
     return json_pack("{s:s, s:s, s:o, s:o, s:o}", "type", "function_call", "status", "completed", "call_id",
-                     text_json(call->id != NULL ? call->id : ""), "name", text_json(call->name), "arguments",
-                     text_json(call->arguments));
-}
-
-static json_t *reply_items(const struct hearth_message *message) {
-    json_t *items = json_array();
-    bool ok = items != NULL;
-    if (ok && message->reasoning != NULL) {
-        ok = json_array_append_new(items, hearth_api_item_reasoning(message->reasoning, strlen(message->reasoning))) ==
-             0;
-    }
-    if (ok && (message->content_len > 0 || (message->call_count == 0 && message->reasoning == NULL))) {
-        json_t *item = hearth_api_item_text(message->role, message->content, message->content_len);
-        ok = (message->name == NULL || json_object_set_new(item, "name", text_json(message->name)) == 0) &&
-             json_array_append_new(items, item) == 0;
-    }
-    for (size_t i = 0; ok && i < message->call_count; i++) {
-        ok = json_array_append_new(items, hearth_api_item_call(&message->calls[i])) == 0;
-    }
-    if (!ok) {
-        json_decref(items);
-        return NULL;
-    }
-    return items;
+                     text_json(id != NULL ? id : ""), "name", text_json(name), "arguments",
+                     hearth_json_text(arguments, len));
 }
 
 json_t *hearth_api_items_of_message(const struct hearth_message *message) {
-    if (message->role == HEARTH_ROLE_ASSISTANT) {
-        return reply_items(message);
-    }
-    json_t *item = NULL;
+    const bool reply = message->role == HEARTH_ROLE_ASSISTANT,
+               apart = message->reasoning != NULL || message->call_count > 0;
+    json_t *items = json_array(), *item = NULL;
     if (message->role == HEARTH_ROLE_TOOL) {
         item = json_pack("{s:s, s:s, s:o, s:o}", "type", "function_call_output", "status", "completed", "call_id",
                          text_json(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
                          hearth_json_text(message->content, message->content_len));
-    } else {
+    } else if (!reply || message->content_len > 0 || !apart) {
         item = hearth_api_item_text(message->role, message->content, message->content_len);
     }
-    if (item != NULL && message->name != NULL && json_object_set_new(item, "name", text_json(message->name)) < 0) {
-        json_decref(item);
-        item = NULL;
+    if (reply && message->reasoning != NULL) {
+        json_array_append_new(items, hearth_api_item_reasoning(message->reasoning, strlen(message->reasoning)));
     }
-    return json_pack("[o]", item);
+    if (item != NULL && message->name != NULL) {
+        json_object_set_new(item, "name", text_json(message->name));
+    }
+    json_array_append_new(items, item);
+    for (size_t i = 0; reply && i < message->call_count; i++) {
+        const struct hearth_call *call = &message->calls[i];
+        json_array_append_new(items,
+                              hearth_api_item_call(call->id, call->name, call->arguments, strlen(call->arguments)));
+    }
+    return items;
 }

@@ -9,49 +9,55 @@
 #define PAGE 20
 #define PAGE_MAX 100
 
-static bool add_item(json_t *list, const json_t *item, const json_t *response, const json_t *extra,
+static void add_item(json_t *list, const json_t *item, const json_t *response, const json_t *extra,
                      struct hearth_digest turn, size_t index) {
     const bool summarises = json_is_string(json_object_get(json_object_get(response, "reasoning"), "summary"));
-    return !json_is_object(item) || /* one that was deleted */
-           json_array_append_new(list, hearth_response_item(item, json_object_get(response, "names"), summarises, extra,
-                                                            turn, index)) == 0;
+    if (json_is_object(item)) { /* not one that was deleted */
+        json_array_append_new(
+            list, hearth_response_item(item, json_object_get(response, "names"), summarises, extra, turn, index));
+    }
 }
 
-bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output) {
+void hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output) {
     json_t *body = hearth_api_json_read(&turn->body), *item;
     const json_t *response = json_object_get(body, "response"), *extras = json_object_get(response, "extras");
     const json_t *inputs = json_object_get(body, "input");
-    bool ok = true;
     size_t i;
     json_array_foreach(inputs, i, item) {
-        ok = ok && add_item(list, item, NULL, NULL, turn->id, i);
+        add_item(list, item, NULL, NULL, turn->id, i);
     }
     json_array_foreach(output ? json_object_get(body, "output") : NULL, i, item) {
-        ok = ok && add_item(list, item, response, json_array_get(extras, i), turn->id, json_array_size(inputs) + i);
+        add_item(list, item, response, json_array_get(extras, i), turn->id, json_array_size(inputs) + i);
     }
     json_decref(body);
-    return ok;
 }
 
 static const char *id_of(const json_t *list, size_t index) {
     return json_string_value(json_object_get(json_array_get(list, index), "id"));
 }
 
-static bool read_query(struct hearth_job *job, bool *ascending, size_t *limit) {
-    char *order = hearth_job_query(job, "order"), *most = hearth_job_query(job, "limit");
-    char *end = most;
-    const long count = most != NULL ? strtol(most, &end, 10) : PAGE;
-    bool ok = order == NULL || strcmp(order, "asc") == 0 || strcmp(order, "desc") == 0 ||
-              hearth_api_fail(&job->error, 400, "invalid_value", "order", "order must be asc or desc");
-    *ascending = order != NULL && strcmp(order, "asc") == 0;
-    if (ok && (count < 1 || count > PAGE_MAX || (most != NULL && (end == most || *end != '\0')))) {
-        ok = hearth_api_fail(&job->error, 400, "invalid_value", "limit", "limit must be a number from 1 to %d",
-                             PAGE_MAX);
-    }
+json_t *hearth_list_json(json_t *data, bool more) {
+    const size_t count = json_array_size(data);
+    return json_pack("{s:s, s:s?, s:s?, s:b, s:o}", "object", "list", "first_id", id_of(data, 0), "last_id",
+                     id_of(data, count - 1), "has_more", more, "data", data);
+}
+
+bool hearth_list_read_limit(struct hearth_job *job, int usual, int most, size_t *limit) {
+    char *text = hearth_job_query(job, "limit"), *end = text;
+    const long count = text != NULL ? strtol(text, &end, 10) : usual;
+    const bool ok = count >= 1 && count <= most && (text == NULL || (end != text && *end == '\0'));
     *limit = (size_t)count;
+    free(text);
+    return ok ||
+           hearth_api_fail(&job->error, 400, "invalid_value", "limit", "limit must be a number from 1 to %d", most);
+}
+
+static bool read_order(struct hearth_job *job, bool *ascending) {
+    char *order = hearth_job_query(job, "order");
+    *ascending = order != NULL && strcmp(order, "asc") == 0;
+    const bool ok = order == NULL || *ascending || strcmp(order, "desc") == 0;
     free(order);
-    free(most);
-    return ok;
+    return ok || hearth_api_fail(&job->error, 400, "invalid_value", "order", "order must be asc or desc");
 }
 
 /* A page with this many bytes is complete, whatever its limit, since items may be as large as a body. */
@@ -63,7 +69,7 @@ struct page {
     json_t *items;
     const char *after; /* of the first turn; NULL: it was passed, or there is none */
     size_t limit;
-    bool ascending, output, found, more, ok;
+    bool ascending, output, found, more;
 };
 
 /* Where this turn's items behind `after` begin, in the order of the page. */
@@ -83,17 +89,19 @@ static size_t begin_behind(struct page *page, const json_t *list) {
 static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
     struct page *page = user;
     json_t *list = json_array();
-    page->ok = list != NULL && hearth_list_add_turn(list, turn, page->output || !last);
+    hearth_list_add_turn(list, turn, page->output || !last);
     const size_t count = json_array_size(list);
     const bool looked_for = page->after != NULL;
-    for (size_t i = begin_behind(page, list); page->ok && i < count && !page->more; i++) {
+    for (size_t i = begin_behind(page, list); i < count && !page->more; i++) {
         page->more = json_array_size(page->items) == page->limit || page->bytes >= PAGE_BYTES;
-        json_t *item = json_array_get(list, page->ascending ? i : count - 1 - i);
-        page->ok = page->more || json_array_append(page->items, item) == 0;
-        page->bytes += page->more ? 0 : json_dumpb(item, NULL, 0, JSON_COMPACT);
+        if (!page->more) {
+            json_t *item = json_array_get(list, page->ascending ? i : count - 1 - i);
+            json_array_append(page->items, item);
+            page->bytes += json_dumpb(item, NULL, 0, JSON_COMPACT);
+        }
     }
     json_decref(list);
-    return page->ok && !page->more && (!looked_for || page->found);
+    return !page->more && (!looked_for || page->found);
 }
 
 /* Finds the turn of an item's id. */
@@ -110,31 +118,24 @@ static bool collect(struct hearth_job *job, struct hearth_digest end, const char
     if (after != NULL && !find_turn(job, after, &how.from)) {
         return false;
     }
-    const bool begun = end.lo != 0 || end.hi != 0;
+    const bool begun = !hearth_digest_is_zero(end);
     const int err = begun ? hearth_line_read(job->api->store, job->owner, end, &how) : HEARTH_OK;
     if (err == HEARTH_ERR_INVALID || (err == HEARTH_OK && after != NULL && !page->found)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "after",
                                "after: there is no item with the id '%.100s' in this list", after);
     }
-    if (err != HEARTH_OK) {
-        return hearth_api_fail_err(&job->error, err, NULL);
-    }
-    return page->ok || hearth_api_fail_nomem(&job->error);
+    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, NULL);
 }
 
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output) {
-    struct page page = {.items = json_array(), .output = output, .ok = true};
+    struct page page = {.items = json_array(), .output = output};
     char *after = hearth_job_query(job, "after");
-    const bool ok = read_query(job, &page.ascending, &page.limit) &&
+    const bool ok = read_order(job, &page.ascending) && hearth_list_read_limit(job, PAGE, PAGE_MAX, &page.limit) &&
                     collect(job, end, after != NULL && *after != '\0' ? after : NULL, &page);
     free(after);
     if (!ok) {
         json_decref(page.items);
         return false;
     }
-    const size_t shown = json_array_size(page.items);
-    return hearth_job_respond(job, json_pack("{s:s, s:s?, s:s?, s:b, s:o}", "object", "list", "first_id",
-                                             shown > 0 ? id_of(page.items, 0) : NULL, "last_id",
-                                             shown > 0 ? id_of(page.items, shown - 1) : NULL, "has_more", page.more,
-                                             "data", page.items));
+    return hearth_job_respond(job, hearth_list_json(page.items, page.more));
 }

@@ -54,14 +54,11 @@ bool hearth_overflow_compacts(struct hearth_job *job) {
 json_t *hearth_overflow_json(struct hearth_job *job) {
     const json_int_t input = (json_int_t)job->error.prompt_tokens;
     json_t *object = hearth_response_json(job, HEARTH_TURN_COMPLETED, false);
-    if (json_object_set_new(object, "end_turn", json_false()) < 0 ||
-        json_object_set_new(object, "usage",
-                            json_pack("{s:I, s:{s:i, s:i}, s:i, s:{s:i}, s:I}", "input_tokens", input,
-                                      "input_tokens_details", "cached_tokens", 0, "cache_write_tokens", 0,
-                                      "output_tokens", 0, "output_tokens_details", "reasoning_tokens", 0,
-                                      "total_tokens", input > ASSUMED_TOKENS ? input : ASSUMED_TOKENS)) < 0) {
-        json_decref(object);
-        return NULL;
-    }
+    json_object_set_new(object, "end_turn", json_false());
+    json_object_set_new(object, "usage",
+                        json_pack("{s:I, s:{s:i, s:i}, s:i, s:{s:i}, s:I}", "input_tokens", input,
+                                  "input_tokens_details", "cached_tokens", 0, "cache_write_tokens", 0, "output_tokens",
+                                  0, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
+                                  input > ASSUMED_TOKENS ? input : ASSUMED_TOKENS));
     return object;
 }

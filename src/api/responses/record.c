@@ -74,19 +74,14 @@ static json_t *holder(json_t *object, const char *key, bool make, const char **l
 }
 
 /* Puts the values of a member into an array of the record; values without a place in the array stay beside it. */
-static bool pack_row(json_t *record, const struct row *row) {
+static void pack_row(json_t *record, const struct row *row) {
     json_t *member = json_deep_copy(json_object_get(record, row->member)), *values = json_array();
     const char *last, *key;
     json_t *rest;
     void *next;
-    if (member == NULL) {
-        json_decref(values);
-        return true;
-    }
-    bool ok = values != NULL;
     for (size_t i = 0; i < row->count; i++) {
         json_t *at = holder(member, row->keys[i], false, &last), *value = json_object_get(at, last);
-        ok = ok && json_array_append_new(values, value != NULL ? json_incref(value) : json_null()) == 0;
+        json_array_append_new(values, value != NULL ? json_incref(value) : json_null());
         json_object_del(at, last);
     }
     remove_rates(member);
@@ -96,17 +91,13 @@ static bool pack_row(json_t *record, const struct row *row) {
             json_object_del(member, key);
         }
     }
-    if (ok) {
-        ok = json_object_set_new(record, row->name, values) == 0;
+    json_object_set_new(record, row->name, values);
+    if (json_object_size(member) > 0) {
+        json_object_set(record, row->member, member);
     } else {
-        json_decref(values);
-    }
-    if (json_object_size(member) == 0) {
         json_object_del(record, row->member);
-        json_decref(member);
-        return ok;
     }
-    return json_object_set_new(record, row->member, member) == 0 && ok;
+    json_decref(member);
 }
 
 static const char *reason_help(const char *reason) {
@@ -228,25 +219,19 @@ static json_t *unpacked_tool(json_t *packed, const json_t *chats) {
 
 /* ---- the record ---- */
 
-/* The usual values of a response's members. NULL: out of memory. */
+/* The usual values of a response's members. */
 static json_t *usual(void) {
-    static const char *const nulls[] = {
-        "instructions",           "max_output_tokens",    "max_tool_calls",
-        "previous_response_id",   "prompt_cache_key",     "safety_identifier",
-        "prompt_cache_retention", "prompt_cache_options", "user",
-        "top_logprobs",
-    };
     json_t *usual = json_pack("{s:s, s:b, s:[], s:{}, s:{s:{s:s}}, s:{s:n, s:n}, s:s, s:s, s:b, s:b}", "tool_choice",
                               "auto", "parallel_tool_calls", 1, "tools", "metadata", "text", "format", "type", "text",
                               "reasoning", "effort", "summary", "service_tier", "default", "truncation", "disabled",
                               "background", 0, "store", 1);
-    for (size_t i = 0; usual != NULL && i < sizeof nulls / sizeof nulls[0]; i++) {
-        json_object_set_new(usual, nulls[i], json_null());
+    for (size_t i = 0; i < HEARTH_RESPONSE_ECHOED; i++) {
+        json_object_set_new(usual, hearth_response_echoed[i], json_null());
     }
     return usual;
 }
 
-static bool leave_out_usual(json_t *record) {
+static void leave_out_usual(json_t *record) {
     json_t *most = usual(), *value;
     const char *key;
     json_object_foreach(most, key, value) {
@@ -255,7 +240,6 @@ static bool leave_out_usual(json_t *record) {
         }
     }
     json_decref(most);
-    return most != NULL;
 }
 
 /* Whether the response's id is that of the turn's parent. */
@@ -266,21 +250,19 @@ static bool is_parent(const json_t *id, struct hearth_digest parent) {
 }
 
 /* Replaces values that the turn has anyway by true. */
-static bool refer(struct hearth_job *job, json_t *record) {
+static void refer(struct hearth_job *job, json_t *record) {
     const json_t *text = json_object_get(record, "instructions");
     const struct hearth_message *first = job->resolved->history.count > 0 ? job->resolved->history.messages[0] : NULL;
     const struct hearth_line *line = &job->resolved->stored->line;
-    bool ok = true;
     if (json_is_string(text) && first != NULL && first->role == HEARTH_ROLE_SYSTEM &&
         strcmp(first->content, json_string_value(text)) == 0) {
-        ok = json_object_set_new(record, "instructions", json_true()) == 0;
+        json_object_set_new(record, "instructions", json_true());
     }
     if (line->count > 0 &&
         is_parent(json_object_get(record, "previous_response_id"), line->turns[line->count - 1].id)) {
-        ok = ok && json_object_set_new(record, "previous_response_id", json_true()) == 0;
+        json_object_set_new(record, "previous_response_id", json_true());
     }
-    return ok && json_object_set_new(record, "tools",
-                                     packed_tools(json_object_get(record, "tools"), job->resolved->request.tools)) == 0;
+    json_object_set_new(record, "tools", packed_tools(json_object_get(record, "tools"), job->resolved->request.tools));
 }
 
 static bool has_extras(const json_t *extras) {
@@ -295,26 +277,27 @@ static bool has_extras(const json_t *extras) {
 }
 
 json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status) {
-    struct hearth_response *response = job->dialect_state;
-    json_t *record = json_copy(hearth_response_asked(job)->echo);
-    bool ok = record != NULL && refer(job, record) && leave_out_usual(record);
-    if (ok && !job->failed && (status == HEARTH_TURN_COMPLETED || status == HEARTH_TURN_INCOMPLETE)) {
-        ok = hearth_response_fill_output(job) && hearth_response_add_cost(job, record);
-        for (size_t i = 0; ok && i < sizeof rows / sizeof rows[0]; i++) {
-            ok = pack_row(record, &rows[i]);
+    const struct hearth_response *response = job->dialect_state;
+    json_t *record = json_copy(hearth_response_asked(job)->echo), *names = hearth_response_asked(job)->names;
+    refer(job, record);
+    leave_out_usual(record);
+    if (!job->failed && (status == HEARTH_TURN_COMPLETED || status == HEARTH_TURN_INCOMPLETE)) {
+        hearth_response_fill_output(job);
+        hearth_response_add_cost(job, record);
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            pack_row(record, &rows[i]);
         }
-    } else if (ok && status == HEARTH_TURN_FAILED) {
-        ok = json_object_set_new(record, "error", hearth_response_error(&job->error)) == 0;
+    } else if (status == HEARTH_TURN_FAILED) {
+        json_object_set_new(record, "error", hearth_response_error(&job->error));
     }
-    if (ok && status == HEARTH_TURN_COMPLETED) {
-        ok = json_object_set_new(record, "completed_at", json_integer(response->completed_unix)) == 0;
+    if (status == HEARTH_TURN_COMPLETED) {
+        json_object_set_new(record, "completed_at", json_integer(response->completed_unix));
     }
-    ok = ok && (!has_extras(response->extras) || json_object_set(record, "extras", response->extras) == 0) &&
-         (json_object_size(hearth_response_asked(job)->names) == 0 ||
-          json_object_set(record, "names", hearth_response_asked(job)->names) == 0);
-    if (!ok) {
-        json_decref(record);
-        return NULL;
+    if (has_extras(response->extras)) {
+        json_object_set(record, "extras", response->extras);
+    }
+    if (json_object_size(names) > 0) {
+        json_object_set(record, "names", names);
     }
     return record;
 }
@@ -322,27 +305,26 @@ json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status s
 /* ---- and back ---- */
 
 /* Puts tools, instructions and the previous response back, as the client wrote them. */
-static bool unrefer(json_t *object, const struct hearth_turn *turn) {
+static void unrefer(json_t *object, const struct hearth_turn *turn) {
     json_t *config = hearth_api_stored_config_json(turn), *tools = json_array(), *tool;
     char id[64];
     size_t i;
     json_array_foreach(json_object_get(object, "tools"), i, tool) {
         json_array_append_new(tools, unpacked_tool(tool, json_object_get(config, "tools")));
     }
-    bool ok = json_object_set_new(object, "tools", tools) == 0;
+    json_object_set_new(object, "tools", tools);
     if (json_is_true(json_object_get(object, "instructions"))) {
         json_t *text = json_object_get(json_array_get(json_object_get(config, "system"), 0), "content");
-        ok = ok && json_object_set_new(object, "instructions", text != NULL ? json_incref(text) : json_null()) == 0;
+        json_object_set_new(object, "instructions", text != NULL ? json_incref(text) : json_null());
     }
     if (json_is_true(json_object_get(object, "previous_response_id"))) {
         hearth_api_id_print(id, sizeof id, "resp_", turn->parent, -1);
-        ok = ok && json_object_set_new(object, "previous_response_id", json_string(id)) == 0;
+        json_object_set_new(object, "previous_response_id", json_string(id));
     }
     json_decref(config);
-    return ok;
 }
 
-/* The items that went out. NULL: out of memory. */
+/* The items that went out. */
 static json_t *output_of(const json_t *body, const json_t *object, struct hearth_digest turn) {
     const json_t *names = json_object_get(object, "names"), *extras = json_object_get(object, "extras");
     const bool summarises = json_is_string(json_object_get(json_object_get(object, "reasoning"), "summary"));
@@ -350,11 +332,9 @@ static json_t *output_of(const json_t *body, const json_t *object, struct hearth
     json_t *output = json_array(), *item;
     size_t i;
     json_array_foreach(json_object_get(body, "output"), i, item) {
-        if (json_is_object(item) &&
-            json_array_append_new(output, hearth_response_item(item, names, summarises, json_array_get(extras, i), turn,
-                                                               first + i)) < 0) {
-            json_decref(output);
-            return NULL;
+        if (json_is_object(item)) { /* not one that was deleted */
+            json_array_append_new(
+                output, hearth_response_item(item, names, summarises, json_array_get(extras, i), turn, first + i));
         }
     }
     return output;
@@ -362,26 +342,23 @@ static json_t *output_of(const json_t *body, const json_t *object, struct hearth
 
 json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model) {
     json_t *body = hearth_api_json_read(&turn->body);
-    json_t *object = json_copy(json_object_get(body, "response")), *most = usual(), *printed = NULL;
+    json_t *object = json_copy(json_object_get(body, "response")), *most = usual();
     object = object != NULL ? object : json_object();
     if (turn->status == HEARTH_TURN_FAILED && json_object_get(object, "error") == NULL) {
         json_object_set_new(object, "error",
                             json_pack("{s:s, s:s}", "code", "server_error", "message",
                                       "the server ended while the response was running"));
     }
-    if (object != NULL && most != NULL && unrefer(object, turn) &&
-        json_object_set_new(most, "model", json_string(model)) == 0 && json_object_update_missing(object, most) == 0) {
-        json_t *output = output_of(body, object, turn->id);
-        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-            unpack_row(object, &rows[i], turn);
-        }
-        json_object_del(object, "names");
-        json_object_del(object, "extras");
-        printed =
-            hearth_response_finished(json_incref(object), turn->id, turn->created_us / 1000000, turn->status, output);
+    unrefer(object, turn);
+    json_object_set_new(most, "model", json_string(model));
+    json_object_update_missing(object, most);
+    json_t *output = output_of(body, object, turn->id);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        unpack_row(object, &rows[i], turn);
     }
+    json_object_del(object, "names");
+    json_object_del(object, "extras");
     json_decref(most);
-    json_decref(object);
     json_decref(body);
-    return printed;
+    return hearth_response_finished(object, turn->id, turn->created_us / 1000000, turn->status, output);
 }

@@ -42,7 +42,8 @@ static bool put_format(const json_t *body, json_t *chat, struct hearth_api_error
                        : json_pack("{s:s, s:{s:O*, s:O*, s:O*}}", "type", word, "json_schema", "name",
                                    json_object_get(format, "name"), "schema", json_object_get(format, "schema"),
                                    "strict", json_object_get(format, "strict"));
-    return json_object_set_new(chat, "response_format", form) == 0 || hearth_api_fail_nomem(error);
+    json_object_set_new(chat, "response_format", form);
+    return true;
 }
 
 /* Names that mean something else in a chat, or that only chats have. */
@@ -65,14 +66,10 @@ static json_t *chat_body(const json_t *body, struct hearth_api_error *error) {
         json_decref(chat);
         return NULL;
     }
-    for (size_t i = 0; chat != NULL && i < sizeof not_chats / sizeof not_chats[0]; i++) {
+    for (size_t i = 0; i < sizeof not_chats / sizeof not_chats[0]; i++) {
         json_object_del(chat, not_chats[i]);
     }
-    if (chat == NULL || (most != NULL && json_object_set(chat, "max_completion_tokens", most) < 0)) {
-        json_decref(chat);
-        hearth_api_fail_nomem(error);
-        return NULL;
-    }
+    json_object_set(chat, "max_completion_tokens", most);
     if (!put_format(body, chat, error)) {
         json_decref(chat);
         return NULL;
@@ -118,29 +115,20 @@ static void rename_error(struct hearth_api_error *error, const struct hearth_off
 static bool read_chat(const struct hearth_api *api, const json_t *body, const json_t *items,
                       struct hearth_response_asked *asked, struct hearth_api_parsed *out,
                       struct hearth_api_error *error) {
-    struct hearth_offers *offers = calloc(1, sizeof *offers);
-    json_t *chat = NULL;
-    bool ok = offers != NULL && (offers->tools = json_array()) != NULL;
-    if (!ok) {
-        hearth_api_fail_nomem(error);
-    } else {
-        chat = chat_body(body, error);
-        ok = chat != NULL && hearth_offers_read(error, body, items, offers, asked->names, chat);
-    }
+    struct hearth_offers offers = {.tools = json_array()};
+    json_t *chat = chat_body(body, error);
+    bool ok = chat != NULL && hearth_offers_read(error, body, items, &offers, asked->names, chat);
     if (ok) {
         ok = hearth_generation_read(api, chat, false, &out->generation, error) &&
              hearth_api_tools_read(api, chat, &out->chat, error) &&
              hearth_response_format_read(chat, &out->chat, error) &&
              hearth_api_reasoning_read(api, chat, &out->chat, error);
         if (!ok) {
-            rename_error(error, offers);
+            rename_error(error, &offers);
         }
     }
     json_decref(chat);
-    if (offers != NULL) {
-        json_decref(offers->tools);
-    }
-    free(offers);
+    json_decref(offers.tools);
     return ok;
 }
 
@@ -270,15 +258,12 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
     asked->instructions = message;
-    if (message != NULL) {
-        message->content = strndup(json_string_value(instructions), json_string_length(instructions));
-        message->content_len = message->content != NULL ? strlen(message->content) : 0;
+    if (message == NULL || (message->content = hearth_memory_strdup(json_string_value(instructions))) == NULL) {
+        return false;
     }
-    if (message == NULL || message->content == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
+    message->content_len = strlen(message->content);
     hearth_api_message_strip_lines(api, message);
-    return hearth_message_seal(message) || hearth_api_fail_nomem(error);
+    return hearth_message_seal(message);
 }
 
 /* Reads what the request continues: a response, or a conversation. */
@@ -296,12 +281,10 @@ static bool read_past(const json_t *body, struct hearth_response_asked *asked, s
         return hearth_api_fail(error, 400, "mutually_exclusive_parameters", "previous_response_id",
                                "previous_response_id and conversation exclude each other");
     }
-    asked->previous = previous != NULL ? strdup(json_string_value(previous)) : NULL;
-    asked->conversation = conversation != NULL ? strdup(json_string_value(name)) : NULL;
+    asked->previous = previous != NULL ? hearth_memory_strdup(json_string_value(previous)) : NULL;
+    asked->conversation = conversation != NULL ? hearth_memory_strdup(json_string_value(name)) : NULL;
     asked->stores = asked->stores || conversation != NULL; /* what is said in one belongs to it */
-    return ((asked->previous != NULL) == (previous != NULL) &&
-            (asked->conversation != NULL) == (conversation != NULL)) ||
-           hearth_api_fail_nomem(error);
+    return !hearth_memory_refused();
 }
 
 /* ---- what the response says of it ---- */
@@ -333,16 +316,16 @@ static json_t *text_json(const json_t *body) {
     return text;
 }
 
-/* Fills asked->echo. False: out of memory. */
-static bool make_echo(const struct hearth_api *api, const json_t *body, const struct hearth_generation *generation,
+const char *const hearth_response_echoed[HEARTH_RESPONSE_ECHOED] = {
+    "instructions",         "max_output_tokens", "max_tool_calls",
+    "previous_response_id", "prompt_cache_key",  "prompt_cache_retention",
+    "prompt_cache_options", "safety_identifier", "user",
+    "top_logprobs",
+};
+
+/* Fills asked->echo. */
+static void make_echo(const struct hearth_api *api, const json_t *body, const struct hearth_generation *generation,
                       struct hearth_response_asked *asked) {
-    /* Members that are printed as they came, null where they did not. */
-    static const char *const same[] = {
-        "instructions",         "max_output_tokens", "max_tool_calls",
-        "previous_response_id", "prompt_cache_key",  "prompt_cache_retention",
-        "prompt_cache_options", "safety_identifier", "user",
-        "top_logprobs",
-    };
     const struct hearth_sampling *sampling = &generation->sampling;
     const json_t *reasoning = hearth_api_json_get(body, "reasoning"), *tier = hearth_api_json_get(body, "service_tier");
     json_t *echo = json_pack(
@@ -357,15 +340,13 @@ static bool make_echo(const struct hearth_api *api, const json_t *body, const st
         said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()), "top_p",
         said(body, "top_p", hearth_api_json_real(rounded(sampling->top_p))), "truncation",
         asked->truncates ? "auto" : "disabled");
-    bool ok = echo != NULL;
-    for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
-        ok = json_object_set_new(echo, same[i], said(body, same[i], json_null())) == 0;
+    for (size_t i = 0; i < HEARTH_RESPONSE_ECHOED; i++) {
+        json_object_set_new(echo, hearth_response_echoed[i], said(body, hearth_response_echoed[i], json_null()));
     }
-    if (ok && asked->conversation != NULL) {
-        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(asked->conversation))) == 0;
+    if (asked->conversation != NULL) {
+        json_object_set_new(echo, "conversation", json_pack("{s:s}", "id", asked->conversation));
     }
     asked->echo = echo;
-    return ok;
 }
 
 /* ---- phases ---- */
@@ -390,9 +371,9 @@ static void asked_destroy(void *own) {
 /* `store`: what a request that does not say means. */
 static bool read_all(const struct hearth_job *job, const json_t *body, bool store, struct hearth_api_parsed *out,
                      struct hearth_api_error *error) {
-    struct hearth_response_asked *asked = calloc(1, sizeof *asked);
+    struct hearth_response_asked *asked = hearth_memory_calloc(1, sizeof *asked);
     if (asked == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     out->own = asked;
     out->own_destroy = asked_destroy;
@@ -401,9 +382,6 @@ static bool read_all(const struct hearth_job *job, const json_t *body, bool stor
     asked->unanswered = json_array();
     asked->names = json_object();
     hearth_overflow_read(asked, body);
-    if (asked->unanswered == NULL || asked->names == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
     if (!read_chat(job->api, body, out->items, asked, out, error) ||
         !read_options(job, body, asked, &out->generation, error) || !read_instructions(job->api, body, asked, error) ||
         !read_past(body, asked, error) ||
@@ -412,7 +390,8 @@ static bool read_all(const struct hearth_job *job, const json_t *body, bool stor
     }
     asked->first_index = json_array_size(out->items);
     out->generation.room_tokens = hearth_api_prompt_room(job->api, out->generation.max_tokens);
-    return make_echo(job->api, body, &out->generation, asked) || hearth_api_fail_nomem(error);
+    make_echo(job->api, body, &out->generation, asked);
+    return true;
 }
 
 static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
@@ -453,10 +432,8 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
     const struct hearth_response_asked *asked = hearth_response_asked(job);
     const struct hearth_history *own = &job->parsed->history;
     struct hearth_history *history = &out->history;
-    if (asked->instructions != NULL && !hearth_history_add(history, hearth_message_ref(asked->instructions))) {
-        return hearth_api_fail_nomem(error);
-    }
-    if (!resolve_past(job, out, error)) {
+    if ((asked->instructions != NULL && !hearth_history_add(history, hearth_message_ref(asked->instructions))) ||
+        !resolve_past(job, out, error)) {
         return false;
     }
     if (out->stored != NULL || asked->stores) {
@@ -475,14 +452,12 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
                                "input: a string or items are needed%s",
                                own->ends_empty ? " that have any content" : "");
     }
-    if (!hearth_history_append(history, own, 0, own->count)) {
-        return hearth_api_fail_nomem(error);
-    }
-    history->ends_empty = own->ends_empty;
-    if (asked->stores &&
-        !hearth_api_stored_plan_write(job, hearth_inputs_clean(job->parsed->items), true, out, error)) {
+    if (!hearth_history_append(history, own, 0, own->count) ||
+        (asked->stores &&
+         !hearth_api_stored_plan_write(job, hearth_inputs_clean(job->parsed->items), true, out, error))) {
         return false;
     }
+    history->ends_empty = own->ends_empty;
     return hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
            hearth_history_resolve(job, out, error) && hearth_truncate_resolve(job, out, error);
 }
@@ -504,17 +479,14 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
                                              .render = hearth_api_chat_render,
                                              .shorten = hearth_truncate_shorten,
                                              .dialect = dialect};
-    struct hearth_response *response = calloc(1, sizeof *response);
+    struct hearth_response *response = hearth_memory_calloc(1, sizeof *response);
     if (response == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+        return false;
     }
     job->dialect = dialect;
     job->dialect_state = response;
     response->output = json_array();
     response->extras = json_array();
-    if (response->output == NULL || response->extras == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
     const bool made = hearth_api_phases_run(job, &phases, body);
     if (!made) {
         rename_error(&job->error, &none);

@@ -22,52 +22,49 @@ static json_t *custom_input(const json_t *arguments) {
     return input;
 }
 
-static bool name_call(json_t *item, const json_t *names) {
+static void name_call(json_t *item, const json_t *names) {
     const char *name = json_string_value(json_object_get(item, "name"));
     json_t *what = name != NULL ? json_object_get(names, name) : NULL;
-    json_t *space = json_object_get(what, "namespace");
-    bool ok = space == NULL || json_object_set(item, "namespace", space) == 0;
-    if (ok && json_is_true(json_object_get(what, "custom"))) {
-        ok = json_object_set_new(item, "input", custom_input(json_object_get(item, "arguments"))) == 0 &&
-             json_object_set_new(item, "type", json_string("custom_tool_call")) == 0;
+    json_object_set(item, "namespace", json_object_get(what, "namespace"));
+    if (json_is_true(json_object_get(what, "custom"))) {
+        json_object_set_new(item, "input", custom_input(json_object_get(item, "arguments")));
+        json_object_set_new(item, "type", json_string("custom_tool_call"));
         json_object_del(item, "arguments");
     }
-    return ok;
 }
 
 /* The text of the thinking, as its summary. */
-static bool summarise(json_t *item) {
+static void summarise(json_t *item) {
     size_t i;
     json_t *part, *summary = json_array();
     json_array_foreach(json_object_get(item, "content"), i, part) {
         json_array_append_new(summary,
                               json_pack("{s:s, s:O}", "type", "summary_text", "text", json_object_get(part, "text")));
     }
-    return json_object_set_new(item, "summary", summary) == 0;
+    json_object_set_new(item, "summary", summary);
 }
 
-static bool add_logprobs(json_t *item, json_t *logprobs) {
+static void add_logprobs(json_t *item, json_t *logprobs) {
     json_t *parts = json_deep_copy(json_object_get(item, "content"));
-    return json_object_set(json_array_get(parts, 0), "logprobs", logprobs) == 0 &&
-           json_object_set_new(item, "content", parts) == 0;
+    json_object_set(json_array_get(parts, 0), "logprobs", logprobs);
+    json_object_set_new(item, "content", parts);
 }
 
 json_t *hearth_response_item(const json_t *item, const json_t *names, bool summarises, const json_t *extra,
                              struct hearth_digest turn, size_t index) {
-    json_t *logprobs = json_object_get(extra, "logprobs"), *sealed = json_object_get(extra, "encrypted_content");
-    json_t *status = json_object_get(extra, "status"), *copy = json_copy((json_t *)(uintptr_t)item);
-    const char *type = json_string_value(json_object_get(item, "type"));
-    bool ok = copy != NULL && type != NULL;
-    if (ok && strcmp(type, "function_call") == 0) {
-        ok = name_call(copy, names);
-    } else if (ok && strcmp(type, "reasoning") == 0) {
-        ok = (!summarises || summarise(copy)) &&
-             (sealed == NULL || json_object_set(copy, "encrypted_content", sealed) == 0);
-    } else if (ok && logprobs != NULL) {
-        ok = add_logprobs(copy, logprobs);
+    json_t *logprobs = json_object_get(extra, "logprobs"), *copy = json_copy((json_t *)(uintptr_t)item);
+    if (hearth_api_type_is(item, "function_call")) {
+        name_call(copy, names);
+    } else if (hearth_api_type_is(item, "reasoning")) {
+        if (summarises) {
+            summarise(copy);
+        }
+        json_object_set(copy, "encrypted_content", json_object_get(extra, "encrypted_content"));
+    } else if (logprobs != NULL) {
+        add_logprobs(copy, logprobs);
     }
-    ok = ok && (status == NULL || json_object_set(copy, "status", status) == 0);
-    json_t *printed = ok ? hearth_api_item_printed(copy, turn, index) : NULL;
+    json_object_set(copy, "status", json_object_get(extra, "status"));
+    json_t *printed = hearth_api_item_printed(copy, turn, index);
     json_decref(copy);
     return printed;
 }
@@ -117,7 +114,7 @@ static json_t *extra_of(struct hearth_job *job, const json_t *item, bool last) {
     return extra;
 }
 
-bool hearth_response_fill_output(struct hearth_job *job) {
+void hearth_response_fill_output(struct hearth_job *job) {
     struct hearth_response *response = job->dialect_state;
     size_t i;
     json_t *item;
@@ -125,20 +122,18 @@ bool hearth_response_fill_output(struct hearth_job *job) {
         response->completed_unix = hearth_clock_unix();
     }
     if (job->parsed->generation.stream || json_array_size(response->output) > 0) {
-        return true; /* printed as it came, or before */
+        return; /* printed as it came, or before */
     }
     json_t *items = hearth_api_items_of_message(job->choices[0].message);
-    bool ok = items != NULL;
     json_array_foreach(items, i, item) {
         json_t *extra = extra_of(job, item, i + 1 == json_array_size(items));
-        ok = ok && json_array_append_new(response->extras, extra) == 0 &&
-             json_array_append_new(response->output,
-                                   hearth_response_item(item, hearth_response_asked(job)->names,
-                                                        hearth_response_asked(job)->summarises, extra, job->id_bits,
-                                                        hearth_response_asked(job)->first_index + i)) == 0;
+        json_array_append_new(response->output,
+                              hearth_response_item(item, hearth_response_asked(job)->names,
+                                                   hearth_response_asked(job)->summarises, extra, job->id_bits,
+                                                   hearth_response_asked(job)->first_index + i));
+        json_array_append_new(response->extras, extra);
     }
     json_decref(items);
-    return ok;
 }
 
 /* ---- what it came to ---- */
@@ -161,18 +156,18 @@ json_t *hearth_response_usage(const struct hearth_tally *tally) {
 
 static json_t *receipt_json(const struct hearth_job *job, const struct hearth_tally *tally) {
     json_t *receipt = hearth_api_receipt_json(tally);
-    if (receipt != NULL && job->resolved->stored != NULL && job->resolved->left_out > 0) {
+    if (job->resolved->stored != NULL && job->resolved->left_out > 0) {
         json_object_set_new(receipt, "truncated", json_pack("{s:I}", "messages", (json_int_t)job->resolved->left_out));
     }
     return receipt;
 }
 
-bool hearth_response_add_cost(const struct hearth_job *job, json_t *object) {
+void hearth_response_add_cost(const struct hearth_job *job, json_t *object) {
     struct hearth_tally tally;
     hearth_tally_job(job, &tally);
-    return json_object_set_new(object, "usage", hearth_response_usage(&tally)) == 0 &&
-           json_object_set_new(object, "timings", hearth_timings_json(&tally)) == 0 &&
-           json_object_set_new(object, "hearth", receipt_json(job, &tally)) == 0;
+    json_object_set_new(object, "usage", hearth_response_usage(&tally));
+    json_object_set_new(object, "timings", hearth_timings_json(&tally));
+    json_object_set_new(object, "hearth", receipt_json(job, &tally));
 }
 
 json_t *hearth_response_error(const struct hearth_api_error *error) {
@@ -189,34 +184,25 @@ json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_
     json_t *fixed = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", text, "object", "response", "created_at",
                               (json_int_t)created_unix, "status", hearth_turn_status_text(status), "output", output,
                               "incomplete_details", incomplete);
-    bool ok = object != NULL && fixed != NULL && json_object_update_missing(fixed, object) == 0;
-    static const char *const nullable[] = {"error", "usage", "completed_at"};
-    for (size_t i = 0; ok && i < sizeof nullable / sizeof nullable[0]; i++) {
-        ok = json_object_get(fixed, nullable[i]) != NULL || json_object_set_new(fixed, nullable[i], json_null()) == 0;
-    }
+    json_t *nulls = json_pack("{s:n, s:n, s:n}", "error", "usage", "completed_at");
+    json_object_update_missing(fixed, object);
+    json_object_update_missing(fixed, nulls);
     json_decref(object);
-    if (!ok) {
-        json_decref(fixed);
-        return NULL;
-    }
+    json_decref(nulls);
     return fixed;
 }
 
 json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last) {
-    struct hearth_response *response = job->dialect_state;
+    const struct hearth_response *response = job->dialect_state;
     json_t *object = json_copy(hearth_response_asked(job)->echo);
-    bool ok = object != NULL;
-    if (ok && last && !job->failed) {
-        ok = hearth_response_fill_output(job) && hearth_response_add_cost(job, object);
-        if (ok && status == HEARTH_TURN_COMPLETED) {
-            ok = json_object_set_new(object, "completed_at", json_integer(response->completed_unix)) == 0;
+    if (last && !job->failed) {
+        hearth_response_fill_output(job);
+        hearth_response_add_cost(job, object);
+        if (status == HEARTH_TURN_COMPLETED) {
+            json_object_set_new(object, "completed_at", json_integer(response->completed_unix));
         }
-    } else if (ok && last && !job->cancelled) {
-        ok = json_object_set_new(object, "error", hearth_response_error(&job->error)) == 0;
-    }
-    if (!ok) {
-        json_decref(object);
-        return NULL;
+    } else if (last && !job->cancelled) {
+        json_object_set_new(object, "error", hearth_response_error(&job->error));
     }
     json_t *output = last ? json_incref(response->output) : json_array();
     return hearth_response_finished(object, job->id_bits, job->created_unix, status, output);

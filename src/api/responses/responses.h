@@ -8,6 +8,7 @@
  *     sealed.c     text that only this server reads         conversations.c  sessions as conversations
  *     lists.c      lists of items                           overflow.c       how a full context is told
  *
+ * What memory was refused to may be missing in what these functions make: no answer is made of it (api/json.c).
  * Source: https://platform.openai.com/docs/api-reference/responses */
 #ifndef HEARTH_API_RESPONSES_RESPONSES_H
 #define HEARTH_API_RESPONSES_RESPONSES_H
@@ -19,10 +20,10 @@
 /* What a summary begins with when it is read again. */
 #define HEARTH_SUMMARY_HEAD "This is a summary of the conversation so far:\n\n"
 
-/* Items without ids; NULL: out of memory. */
+/* Items without ids. */
 json_t *hearth_api_item_text(enum hearth_role role, const char *text, size_t len);
 json_t *hearth_api_item_reasoning(const char *text, size_t len);
-json_t *hearth_api_item_call(const struct hearth_call *call);
+json_t *hearth_api_item_call(const char *id, const char *name, const char *arguments, size_t len);
 
 /* ---- inputs.c ---- */
 
@@ -30,9 +31,9 @@ json_t *hearth_api_item_call(const struct hearth_call *call);
  * new reference; NULL: the error is filled. */
 json_t *hearth_inputs_get(const struct hearth_job *job, const json_t *value, const char *param,
                           struct hearth_api_error *error);
-/* The items in their stored form, after they were read. NULL: out of memory. */
+/* The items in their stored form, after they were read. */
 json_t *hearth_inputs_clean(const json_t *items);
-/* An item with its id. NULL: out of memory. */
+/* An item with its id. */
 json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
 
 /* ---- tools.c ---- */
@@ -81,6 +82,10 @@ struct hearth_response {
     struct hearth_response_item *open; /* events.c's: the item that grows */
 };
 
+/* Members of a response that are printed as the request had them, null where it did not. */
+enum { HEARTH_RESPONSE_ECHOED = 10 };
+extern const char *const hearth_response_echoed[HEARTH_RESPONSE_ECHOED];
+
 /* Everything up to the prompt, which is made. job->dialect and job->dialect_state are filled, also when it fails.
  * `store`: what a request that does not say means; false also for one that is not going to run. */
 bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
@@ -101,15 +106,14 @@ void hearth_overflow_read(struct hearth_response_asked *asked, const json_t *bod
 /* Loop: the prompt was too long. True: the client is to be told to compact, by the response below instead of a failure;
  * for each of its windows that is so once. */
 bool hearth_overflow_compacts(struct hearth_job *job);
-/* NULL: out of memory. */
 json_t *hearth_overflow_json(struct hearth_job *job);
 
 /* ---- response.c ---- */
 
-/* The response as it is now; `last`: with its cost. NULL: out of memory. */
+/* The response as it is now; `last`: with its cost. */
 json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last);
 /* Fills output and extras from the job's message, if that has not happened. */
-bool hearth_response_fill_output(struct hearth_job *job);
+void hearth_response_fill_output(struct hearth_job *job);
 /* Completed, or incomplete. */
 enum hearth_turn_status hearth_response_status(const struct hearth_job *job);
 /* An item of the output as it is printed: `extra` may be NULL. */
@@ -121,7 +125,7 @@ json_t *hearth_response_extra(const struct hearth_job *job, const char *reasonin
                               bool cut);
 json_t *hearth_response_usage(const struct hearth_tally *tally);
 /* Adds usage, timings and receipt. */
-bool hearth_response_add_cost(const struct hearth_job *job, json_t *object);
+void hearth_response_add_cost(const struct hearth_job *job, json_t *object);
 json_t *hearth_response_error(const struct hearth_api_error *error);
 /* Adds the members that follow from the status, and those that every response has; takes object and output. */
 json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,
@@ -129,9 +133,9 @@ json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_
 
 /* ---- record.c ---- */
 
-/* What is stored beside the items. NULL: out of memory. */
+/* What is stored beside the items. */
 json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status);
-/* A stored turn as a response. `model`: for turns that do not say. NULL: out of memory. */
+/* A stored turn as a response. `model`: for turns that do not say. */
 json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model);
 
 /* ---- events.c ---- */
@@ -149,7 +153,7 @@ void hearth_response_item_destroy(struct hearth_response_item *item);
 /* ---- lists.c ---- */
 
 /* Appends the items of a turn, printed: those that came in, and with `output` those that went out. */
-bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
+void hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
 /* Answers with the page that a query asks for (order, limit, after) of a conversation's items up to and including a
  * turn (zero: there is none); the last turn's output only if `output`. Reads only the turns of the page. */
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output);

@@ -33,9 +33,8 @@ static bool add(struct hearth_api_error *error, json_t *function, size_t from, s
                                HEARTH_OFFERS_MAX);
     }
     offers->from[offers->count++] = from;
-    return json_array_append_new(offers->tools, json_pack("{s:s, s:o}", "type", "function", "function", function)) ==
-               0 ||
-           hearth_api_fail_nomem(error);
+    json_array_append_new(offers->tools, json_pack("{s:s, s:o}", "type", "function", "function", function));
+    return true;
 }
 
 /* The members that a chat's tool has one level deeper; missing ones are left out. */
@@ -52,27 +51,21 @@ static json_t *custom_of(const json_t *tool) {
     const char *syntax = json_string_value(hearth_api_json_get(format, "syntax"));
     const char *definition = json_string_value(hearth_api_json_get(format, "definition"));
     struct hearth_buf text = {0};
-    bool ok = hearth_buf_text(&text, description != NULL ? description : "");
-    if (ok && definition != NULL) {
-        ok = hearth_buf_printf(&text, "\n\nThe input follows this %s grammar:\n%s", syntax != NULL ? syntax : "",
-                               definition);
+    (void)hearth_buf_text(&text, description != NULL ? description : "");
+    if (definition != NULL) {
+        (void)hearth_buf_printf(&text, "\n\nThe input follows this %s grammar:\n%s", syntax != NULL ? syntax : "",
+                                definition);
     }
-    json_t *function = NULL;
-    if (ok) {
-        function = json_pack("{s:O*, s:o, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", json_object_get(tool, "name"),
-                             "description", hearth_json_text((const char *)text.data, text.len), "parameters", "type",
-                             "object", "properties", "input", "type", "string", "required", "input");
-    }
+    json_t *function = json_pack("{s:O*, s:o, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", json_object_get(tool, "name"),
+                                 "description", hearth_json_text((const char *)text.data, text.len), "parameters",
+                                 "type", "object", "properties", "input", "type", "string", "required", "input");
     hearth_buf_finish(&text);
     return function;
 }
 
-static bool note(struct hearth_api_error *error, json_t *names, const json_t *name, json_t *what) {
-    if (!json_is_string(name)) {
-        json_decref(what); /* an error that the chat's reader finds */
-        return true;
-    }
-    return json_object_set_new(names, json_string_value(name), what) == 0 || hearth_api_fail_nomem(error);
+/* Notes what a tool's name stands for; one that is no string is an error that the chat's reader finds. */
+static void note(json_t *names, const json_t *tool, json_t *what) {
+    json_object_set_new(names, json_string_value(hearth_api_json_get(tool, "name")), what);
 }
 
 static bool add_namespace(struct hearth_api_error *error, const json_t *space, size_t index,
@@ -85,12 +78,8 @@ static bool add_namespace(struct hearth_api_error *error, const json_t *space, s
     }
     json_array_foreach(tools, i, tool) {
         const bool custom = hearth_api_type_is(tool, "custom");
-        json_t *what = json_pack("{s:O}", "namespace", (json_t *)(uintptr_t)name);
-        if (what != NULL && custom) {
-            json_object_set_new(what, "custom", json_true());
-        }
-        if (!note(error, names, hearth_api_json_get(tool, "name"), what) ||
-            !add(error, custom ? custom_of(tool) : function_of(tool), index, offers)) {
+        note(names, tool, json_pack("{s:O, s:o*}", "namespace", name, "custom", custom ? json_true() : NULL));
+        if (!add(error, custom ? custom_of(tool) : function_of(tool), index, offers)) {
             return false;
         }
     }
@@ -112,8 +101,8 @@ static bool add_tool(struct hearth_api_error *error, const json_t *tool, size_t 
         return add(error, function_of(tool), index, offers);
     }
     if (strcmp(type, "custom") == 0) {
-        return note(error, names, hearth_api_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
-               add(error, custom_of(tool), index, offers);
+        note(names, tool, json_pack("{s:b}", "custom", 1));
+        return add(error, custom_of(tool), index, offers);
     }
     if (strcmp(type, "namespace") == 0) {
         return add_namespace(error, tool, index, offers, names);
@@ -180,9 +169,11 @@ bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, cons
             return false;
         }
     }
-    if (offers->count > 0 && json_object_set(chat, "tools", offers->tools) < 0) {
-        return hearth_api_fail_nomem(error);
+    if (offers->count > 0) {
+        json_object_set(chat, "tools", offers->tools);
     }
-    return choice == NULL || json_object_set_new(chat, "tool_choice", choice_of(choice)) == 0 ||
-           hearth_api_fail_nomem(error);
+    if (choice != NULL) {
+        json_object_set_new(chat, "tool_choice", choice_of(choice));
+    }
+    return true;
 }

@@ -119,8 +119,7 @@ static struct sent_reading read_sent(const struct past *past, size_t turn_count,
 
 /* Fills out->history: system text, messages of the session, new messages. */
 static bool put_together(const struct past *past, const struct hearth_history *sent, size_t lead,
-                         const struct sent_reading *reading, struct hearth_api_resolved *out,
-                         struct hearth_api_error *error) {
+                         const struct sent_reading *reading, struct hearth_api_resolved *out) {
     struct hearth_api_stored *stored = out->stored;
     const size_t stays = reading->turns > 0 ? past->ends[reading->turns - 1] : 0;
     const bool ok = (lead > 0 ? hearth_history_append(&out->history, sent, 0, lead)
@@ -131,19 +130,16 @@ static bool put_together(const struct past *past, const struct hearth_history *s
     stored->line_messages = stays;
     stored->first_new = system + stays;
     stored->exact_messages = stored->line.tokens_turns > 0 ? system + past->ends[stored->line.tokens_turns - 1] : 0;
-    return ok || hearth_api_fail_nomem(error);
+    return ok;
 }
 
-static bool inherit_tools(const struct hearth_job *job, const json_t *config, struct hearth_api_resolved *out,
-                          struct hearth_api_error *error) {
+static void inherit_tools(const struct hearth_job *job, const json_t *config, struct hearth_api_resolved *out) {
     json_t *tools = json_object_get(config, "tools");
-    if (out->tools != NULL || json_array_size(tools) == 0 || job->parsed->has_tools) {
-        return true;
+    if (out->tools == NULL && json_array_size(tools) > 0 && !job->parsed->has_tools) {
+        out->tools = json_deep_copy(tools);
+        out->request.tools = out->tools;
+        out->request.tool_choice = HEARTH_TOOLS_NONE;
     }
-    out->tools = json_deep_copy(tools);
-    out->request.tools = out->tools;
-    out->request.tool_choice = HEARTH_TOOLS_NONE;
-    return out->tools != NULL || hearth_api_fail_nomem(error);
 }
 
 /* Loads the session as it is now into `past`; its line stays in out->stored. */
@@ -153,12 +149,9 @@ static bool load_past(const struct hearth_job *job, struct hearth_digest head, s
     if (!hearth_api_stored_load_line(job, head, stored->session, param, out, error)) {
         return false;
     }
-    past->ends = calloc(stored->line.count, sizeof *past->ends);
+    past->ends = hearth_memory_calloc(stored->line.count, sizeof *past->ends);
     past->config = hearth_api_stored_config_json(&stored->line.turns[stored->line.count - 1]);
-    if (past->ends == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
-    const bool ok = hearth_api_stored_add_line(job, past->ends, param, out, error);
+    const bool ok = past->ends != NULL && hearth_api_stored_add_line(job, past->ends, param, out, error);
     past->history = out->history;
     out->history = (struct hearth_history){0};
     return ok;
@@ -198,10 +191,10 @@ static bool attach(const struct hearth_job *job, struct hearth_digest head, stru
         struct sent_reading reading = read_sent(&past, out->stored->line.count, sent, lead);
         if (reading.aside) {
             hearth_api_stored_destroy(&out->stored);
-            ok = hearth_history_append(&out->history, sent, 0, sent->count) || hearth_api_fail_nomem(error);
+            ok = hearth_history_append(&out->history, sent, 0, sent->count);
         } else {
-            ok = shorten_line(job, &reading, lead, param, out, error) &&
-                 put_together(&past, sent, lead, &reading, out, error) && inherit_tools(job, past.config, out, error);
+            ok = shorten_line(job, &reading, lead, param, out, error) && put_together(&past, sent, lead, &reading, out);
+            inherit_tools(job, past.config, out);
         }
     }
     past_finish(&past);
@@ -217,11 +210,10 @@ bool hearth_api_stored_attach_session(const struct hearth_job *job, struct heart
                          !hearth_api_stored_find_head(job, false, param, &head, out, error))) {
         return false;
     }
-    const bool ok =
-        !hearth_digest_is_zero(head)
-            ? attach(job, head, out, error)
-            : (hearth_history_append(&out->history, sent, 0, sent->count) || hearth_api_fail_nomem(error)) &&
-                  (name == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
+    const bool ok = !hearth_digest_is_zero(head)
+                        ? attach(job, head, out, error)
+                        : hearth_history_append(&out->history, sent, 0, sent->count) &&
+                              (name == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
     out->history.ends_empty = sent->ends_empty;
     return ok;
 }

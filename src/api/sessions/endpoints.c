@@ -19,27 +19,57 @@ static json_t *session_json(const struct hearth_session *session) {
                      hearth_metadata_json(&session->metadata));
 }
 
-static bool fail_session(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
-    if (hearth_api_stored_fail_away(job, err, "conversation", "session_id", name != NULL ? name : "", &job->error)) {
-        return false;
-    }
-    if (err == HEARTH_ERR_NOT_FOUND) {
-        return hearth_api_fail(&job->error, 404, "not_found", "session_id", "there is no session '%s' here",
-                               name != NULL ? name : "");
-    }
-    return hearth_api_fail_err(&job->error, err, msg);
+/* ---- as a dialect shows them ---- */
+
+bool hearth_api_session_fail(struct hearth_job *job, const struct hearth_api_session_form *form, int err,
+                             const char *name, const struct hearth_errmsg *msg) {
+    return !hearth_api_stored_fail_away(job, err, "conversation", form->param, name, &job->error) &&
+           (err == HEARTH_ERR_NOT_FOUND ? hearth_api_fail(&job->error, 404, "not_found", form->param, "%s '%.100s' %s",
+                                                          form->missing[0], name, form->missing[1])
+                                        : hearth_api_fail_err(&job->error, err, msg));
 }
 
-static bool respond_session(struct hearth_job *job, const char *name) {
+bool hearth_api_session_get(struct hearth_job *job, const struct hearth_api_session_form *form, const char *name,
+                            struct hearth_session *session) {
+    const int err = hearth_session_get(job->api->store, job->owner, name, session);
+    return err == HEARTH_OK || hearth_api_session_fail(job, form, err, name, NULL);
+}
+
+bool hearth_api_session_respond(struct hearth_job *job, const struct hearth_api_session_form *form, const char *name) {
     struct hearth_session session;
-    const int err = name != NULL ? hearth_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
-    if (err != HEARTH_OK) {
-        return fail_session(job, err, name, NULL);
+    if (!hearth_api_session_get(job, form, name, &session)) {
+        return false;
     }
-    json_t *value = session_json(&session);
+    json_t *value = form->print(&session);
     hearth_session_finish(&session);
     return hearth_job_respond(job, value);
 }
+
+bool hearth_api_session_of_path(struct hearth_job *job, const struct hearth_api_session_form *form,
+                                hearth_api_session_fn *act) {
+    char *name = hearth_job_param(job, 0);
+    const bool ok = name != NULL ? act(job, form, name) : hearth_api_fail_nomem(&job->error);
+    free(name);
+    return ok;
+}
+
+bool hearth_api_session_delete(struct hearth_job *job, const struct hearth_api_session_form *form, const char *name) {
+    const uint32_t turns = hearth_api_stored_count_turns(job, name);
+    const int err = hearth_session_delete(job->api->store, job->owner, name);
+    if (err != HEARTH_OK) {
+        return hearth_api_session_fail(job, form, err, name, NULL);
+    }
+    hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
+    hearth_access_log_deleted(job, form->kind, name, turns);
+    hearth_api_deletion_worker_wake(job->api->deletion_worker);
+    return hearth_job_respond(job, json_pack("{s:o, s:s+, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
+                                             form->kind, ".deleted", "deleted", 1));
+}
+
+/* ---- /v1/sessions ---- */
+
+static const struct hearth_api_session_form form = {
+    .kind = "session", .param = "session_id", .missing = {"there is no session", "here"}, .print = session_json};
 
 /* Reads the name from the body, or makes one. False: the body's name is invalid. */
 static bool read_name(struct hearth_job *job, const json_t *body, char out[HEARTH_SESSION_NAME_MAX + 1]) {
@@ -57,8 +87,8 @@ static bool read_name(struct hearth_job *job, const json_t *body, char out[HEART
         return false;
     }
     snprintf(out, HEARTH_SESSION_NAME_MAX + 1, "%s", text);
-    job->about = strdup(text);
-    return job->about != NULL || hearth_api_fail_nomem(&job->error);
+    job->about = hearth_memory_strdup(text);
+    return true;
 }
 
 /* Stores a session, which must be new, and answers with it. */
@@ -69,7 +99,8 @@ static bool make_session(struct hearth_job *job, const struct hearth_session *se
         return hearth_api_fail(&job->error, 409, "session_exists", "name", "there is a session '%s' already",
                                session->name);
     }
-    return err == HEARTH_OK ? respond_session(job, session->name) : fail_session(job, err, session->name, &msg);
+    return err == HEARTH_OK ? hearth_api_session_respond(job, &form, session->name)
+                            : hearth_api_session_fail(job, &form, err, session->name, &msg);
 }
 
 bool hearth_api_sessions_create_prepare(struct hearth_job *job, const json_t *body) {
@@ -102,11 +133,8 @@ static json_t *stored_json(const struct hearth_job *job, const struct hearth_ses
 bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     enum { PAGE = 100, PAGE_MAX = 1000, METADATA_BYTES = 1 << 20 };
     bool more = false;
-    char *limit = hearth_job_query(job, "limit"), *after = hearth_job_query(job, "after"), *end = limit;
-    const long most = limit != NULL ? strtol(limit, &end, 10) : PAGE;
-    const bool bad = most < 1 || most > PAGE_MAX || (limit != NULL && (end == limit || *end != '\0'));
+    char *after = hearth_job_query(job, "after");
     struct hearth_session_query query = {.owner = job->owner,
-                                         .limit = (size_t)most,
                                          .bytes_max = METADATA_BYTES,
                                          .after = after != NULL && *after != '\0' ? after : NULL,
                                          .more = &more};
@@ -114,58 +142,38 @@ bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body
     size_t count = 0;
     (void)body;
     struct hearth_session_quota has = {0};
-    int err = bad ? HEARTH_OK : hearth_session_owner_usage(job->api->store, job->owner, &has);
-    err = bad || err != HEARTH_OK ? err : hearth_session_list(job->api->store, &query, &sessions, &count);
-    bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit", "limit must be a number from 1 to %d",
-                                      PAGE_MAX);
+    bool ok = hearth_list_read_limit(job, PAGE, PAGE_MAX, &query.limit);
+    int err = ok ? hearth_session_owner_usage(job->api->store, job->owner, &has) : HEARTH_OK;
+    err = ok && err == HEARTH_OK ? hearth_session_list(job->api->store, &query, &sessions, &count) : err;
     if (err == HEARTH_ERR_NOT_FOUND) {
         ok = hearth_api_fail(&job->error, 400, "invalid_value", "after", "after: there is no session '%.100s'", after);
     } else if (err != HEARTH_OK) {
         ok = hearth_api_fail_err(&job->error, err, NULL);
     }
-    free(limit);
     free(after);
-    if (!ok) {
-        return false;
-    }
     json_t *data = json_array();
     for (size_t i = 0; i < count; i++) {
         json_array_append_new(data, session_json(&sessions[i]));
         hearth_session_finish(&sessions[i]);
     }
     free(sessions);
-    json_t *first = json_object_get(json_array_get(data, 0), "id");
-    json_t *last = count > 0 ? json_object_get(json_array_get(data, count - 1), "id") : NULL;
-    return hearth_job_respond(job, json_pack("{s:s, s:O?, s:O?, s:o, s:b, s:o}", "object", "list", "first_id", first,
-                                             "last_id", last, "data", data, "has_more", more, "stored",
-                                             stored_json(job, &has)));
+    json_t *list = hearth_list_json(data, more);
+    json_object_set_new(list, "stored", stored_json(job, &has));
+    if (!ok) {
+        json_decref(list);
+        return false;
+    }
+    return hearth_job_respond(job, list);
 }
 
 bool hearth_api_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
-    char *name = hearth_job_param(job, 0);
     (void)body;
-    const bool ok = respond_session(job, name);
-    free(name);
-    return ok;
+    return hearth_api_session_of_path(job, &form, hearth_api_session_respond);
 }
 
 bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
-    char *name = hearth_job_param(job, 0);
     (void)body;
-    const uint32_t turns = hearth_api_stored_count_turns(job, name);
-    const int err = name != NULL ? hearth_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
-    if (err == HEARTH_OK) {
-        hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
-    }
-    bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
-    if (ok) {
-        hearth_access_log_deleted(job, "session", name, turns);
-        hearth_api_deletion_worker_wake(job->api->deletion_worker);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
-                                               "session.deleted", "deleted", 1));
-    }
-    free(name);
-    return ok;
+    return hearth_api_session_of_path(job, &form, hearth_api_session_delete);
 }
 
 /* Where a fork begins: the session's head, or a turn of its line. */
@@ -195,29 +203,25 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
 }
 
 /* Adds to a fork's metadata (those of the session) where it was forked from, if there is room. */
-static bool note_origin(struct hearth_session *session, struct hearth_api_error *error) {
+static bool note_origin(struct hearth_session *session) {
     json_t *metadata = hearth_metadata_json(&session->metadata);
-    bool ok = metadata != NULL;
-    if (ok && (json_object_size(metadata) < 16 || json_object_get(metadata, "forked_from") != NULL)) {
-        ok = json_object_set_new(metadata, "forked_from", hearth_json_text(session->name, strlen(session->name))) == 0;
-        session->metadata.len = 0;
-        ok = ok && hearth_api_json_write(json_incref(metadata), &session->metadata);
+    if (json_object_size(metadata) < 16 || json_object_get(metadata, "forked_from") != NULL) {
+        json_object_set_new(metadata, "forked_from", hearth_json_text(session->name, strlen(session->name)));
     }
-    json_decref(metadata);
-    return ok || hearth_api_fail_nomem(error);
+    session->metadata.len = 0;
+    return hearth_api_json_write(metadata, &session->metadata);
 }
 
 bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session;
-    const int err = from != NULL ? hearth_session_get(job->api->store, job->owner, from, &session) : HEARTH_ERR_NOMEM;
-    bool ok = err == HEARTH_OK || fail_session(job, err, from, NULL);
+    bool ok = from != NULL ? hearth_api_session_get(job, &form, from, &session) : hearth_api_fail_nomem(&job->error);
     free(from);
     if (!ok) {
         return false;
     }
-    ok = fork_head(job, body, &session) && read_name(job, body, name) && note_origin(&session, &job->error);
+    ok = fork_head(job, body, &session) && read_name(job, body, name) && note_origin(&session);
     if (ok) {
         char *before = session.name;
         session.name = name;
@@ -261,9 +265,8 @@ static bool take_config(const struct hearth_job *job, const json_t *config, stru
     struct hearth_api_chat_options told = {0};
     json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
     json_t *sent = json_pack("{s:O*, s:O*}", "tools", tools, "chat_template_kwargs", kwargs);
-    bool ok = sent != NULL || hearth_api_fail_nomem(error);
-    ok = ok && hearth_api_tools_read(job->api, sent, &told, error) &&
-         hearth_api_reasoning_read(job->api, sent, &told, error);
+    bool ok = sent != NULL && hearth_api_tools_read(job->api, sent, &told, error) &&
+              hearth_api_reasoning_read(job->api, sent, &told, error);
     told.request.no_generation_prompt = true;
     told.request.thinking = told.request.thinking && !json_is_false(json_object_get(config, "thinking"));
     ok = ok && hearth_api_chat_take(&told, out, error);
@@ -279,11 +282,9 @@ static bool resolve_messages(const struct hearth_job *job, struct hearth_api_res
     json_t *config = hearth_api_stored_config_json(&line->turns[line->count - 1]);
     struct hearth_history past = out->history;
     out->history = (struct hearth_history){0};
-    bool ok = (hearth_api_stored_add_system(&out->history, config) &&
-               hearth_history_append(&out->history, &past, 0, past.count)) ||
-              hearth_api_fail_nomem(error);
+    const bool ok = hearth_api_stored_add_system(&out->history, config) &&
+                    hearth_history_append(&out->history, &past, 0, past.count) && take_config(job, config, out, error);
     hearth_history_finish(&past);
-    ok = ok && take_config(job, config, out, error);
     json_decref(config);
     return ok && hearth_api_chat_end(job, out, error) && hearth_history_resolve(job, out, error);
 }
@@ -314,8 +315,7 @@ static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rend
     if (!has_tokens(job, line)) {
         return hearth_history_prompt(job, out, error);
     }
-    return (hearth_tokens_append(&out->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
-            hearth_api_fail_nomem(error)) &&
+    return hearth_tokens_append(&out->prompts[0].tokens, line->tokens.v, line->tokens.n) &&
            hearth_api_prompt_check_length(job->api, &out->prompts[0], 1, "session_id", error);
 }
 
