@@ -213,15 +213,17 @@ int hearth_db_query_number(struct hearth_db *db, int which, int64_t *out, const 
 /* ---- columns ---- */
 
 bool hearth_db_column_is_null(const struct hearth_db *db, int which, int column) {
-    return db->driver->is_null(db, which, column);
+    return db->driver->column(db, which, column).is_null;
 }
 
 int64_t hearth_db_column_number(const struct hearth_db *db, int which, int column) {
-    return db->driver->number(db, which, column);
+    return db->driver->column(db, which, column).number;
 }
 
 const void *hearth_db_column_bytes(const struct hearth_db *db, int which, int column, size_t *len) {
-    return db->driver->bytes(db, which, column, len);
+    const struct hearth_db_value value = db->driver->column(db, which, column);
+    *len = value.len;
+    return value.bytes;
 }
 
 bool hearth_db_ran_out(const struct hearth_db *db) {
@@ -229,7 +231,7 @@ bool hearth_db_ran_out(const struct hearth_db *db) {
 }
 
 const char *hearth_db_column_text(const struct hearth_db *db, int which, int column) {
-    const char *text = db->driver->text(db, which, column);
+    const char *text = db->driver->column(db, which, column).bytes;
     return text != NULL ? text : "";
 }
 

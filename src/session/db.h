@@ -75,10 +75,7 @@ struct hearth_db_driver {
     int (*query)(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count);
     int (*next)(struct hearth_db *db, int which);
     void (*reset)(struct hearth_db *db, int which);
-    bool (*is_null)(const struct hearth_db *db, int which, int column);
-    int64_t (*number)(const struct hearth_db *db, int which, int column);
-    const void *(*bytes)(const struct hearth_db *db, int which, int column, size_t *len);
-    const char *(*text)(const struct hearth_db *db, int which, int column);
+    struct hearth_db_value (*column)(const struct hearth_db *db, int which, int column);
     int (*exec)(struct hearth_db *db, const char *sql);
     int (*read_number)(struct hearth_db *db, const char *sql, int64_t *out);
     int (*begin)(struct hearth_db *db, bool write);
@@ -150,7 +147,7 @@ struct hearth_db_value {
     enum { HEARTH_DB_ARG_NUMBER, HEARTH_DB_ARG_BYTES, HEARTH_DB_ARG_TEXT } type;
     bool is_null;
     int64_t number;
-    const void *bytes; /* never NULL unless is_null; text has a NUL behind it */
+    const void *bytes; /* of an argument never NULL unless is_null; text has a NUL behind it */
     size_t len;
 };
 

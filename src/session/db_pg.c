@@ -98,6 +98,10 @@ char *hearth_db_pg_setting(const char *url, const char *keyword) {
     return value != NULL ? value : find_setting(PQconndefaults(), keyword);
 }
 
+static bool is_open(const struct hearth_db *db) {
+    return db->pg != NULL && db->pg->conn != NULL;
+}
+
 /* ---- failures ---- */
 
 static int code_of_state(const char *state) {
@@ -161,36 +165,33 @@ static int fail_result(struct hearth_db *db, PGresult *result) {
 
 /* ---- waiting ---- */
 
-/* Waits until the server has sent something or, with `writes`, takes more. Returns a code. */
-static int wait_for(struct hearth_db *db, bool writes, int64_t until_us) {
-    struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
-    for (;;) {
+/* poll() on a connection up to a time; 0: it has come. */
+static int poll_until(PGconn *conn, int events, int64_t until_us) {
+    struct pollfd at = {.fd = PQsocket(conn), .events = (short)events};
+    int rc;
+    do {
         const int64_t left_us = until_us - hearth_clock_us();
-        const int rc = left_us > 0 ? poll(&at, 1, (int)(left_us / 1000) + 1) : 0;
-        if (rc > 0) {
-            return HEARTH_DB_OK;
-        }
-        if (rc == 0) {
-            return lose(db, HEARTH_DB_SLOW, "it did not answer in time");
-        }
-        if (errno != EINTR) {
-            return lose(db, HEARTH_DB_LOST, strerror(errno));
-        }
+        rc = left_us > 0 ? poll(&at, 1, (int)(left_us / 1000) + 1) : 0;
+    } while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
+/* Waits until the server has sent something, which is read, or with `writes` takes more. Returns a code. */
+static int wait_for(struct hearth_db *db, bool writes, int64_t until_us) {
+    const int rc = poll_until(db->pg->conn, POLLIN | (writes ? POLLOUT : 0), until_us);
+    if (rc <= 0) {
+        return rc == 0 ? lose(db, HEARTH_DB_SLOW, "it did not answer in time")
+                       : lose(db, HEARTH_DB_LOST, strerror(errno));
     }
+    return PQconsumeInput(db->pg->conn) != 0 ? HEARTH_DB_OK : lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
 }
 
 static int flush(struct hearth_db *db, int64_t until_us) {
-    int left;
-    while ((left = PQflush(db->pg->conn)) > 0) {
-        const int code = wait_for(db, true, until_us);
-        if (code != HEARTH_DB_OK) {
-            return code;
-        }
-        if (PQconsumeInput(db->pg->conn) == 0) {
-            return lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
-        }
+    int left, code = HEARTH_DB_OK;
+    while (code == HEARTH_DB_OK && (left = PQflush(db->pg->conn)) != 0) {
+        code = left > 0 ? wait_for(db, true, until_us) : lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
     }
-    return left == 0 ? HEARTH_DB_OK : lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
+    return code;
 }
 
 /* The result of a command; of several the last one, or the first that failed. */
@@ -207,9 +208,6 @@ static int receive_last(struct hearth_db *db, bool sent, PGresult **out) {
     while (code == HEARTH_DB_OK) {
         while (code == HEARTH_DB_OK && PQisBusy(db->pg->conn) != 0) {
             code = wait_for(db, false, until_us);
-            if (code == HEARTH_DB_OK && PQconsumeInput(db->pg->conn) == 0) {
-                code = lose(db, HEARTH_DB_LOST, PQerrorMessage(db->pg->conn));
-            }
         }
         PGresult *result = code == HEARTH_DB_OK ? PQgetResult(db->pg->conn) : NULL;
         if (result == NULL) {
@@ -259,7 +257,7 @@ static int64_t number_at(const PGresult *result, int row, int column) {
 
 static int exec(struct hearth_db *db, const char *sql) {
     PGresult *result;
-    if (db->pg == NULL || db->pg->conn == NULL) {
+    if (!is_open(db)) {
         return HEARTH_DB_LOST;
     }
     const int code = receive(db, PQsendQuery(db->pg->conn, sql) != 0, &result);
@@ -270,7 +268,7 @@ static int exec(struct hearth_db *db, const char *sql) {
 /* The first column of the first row; 0 for none. */
 static int read_number(struct hearth_db *db, const char *sql, int64_t *out) {
     PGresult *result;
-    if (db->pg == NULL || db->pg->conn == NULL) {
+    if (!is_open(db)) {
         return HEARTH_DB_LOST;
     }
     const bool sent = PQsendQueryParams(db->pg->conn, sql, 0, NULL, NULL, NULL, NULL, 1) != 0;
@@ -293,7 +291,7 @@ static int begin(struct hearth_db *db, bool write) {
         snprintf(sql, sizeof sql, "BEGIN; SELECT pg_advisory_xact_lock(%lld)", (long long)lock_of(db));
     }
     const int code = exec(db, sql);
-    if (db->pg != NULL && db->pg->conn != NULL) {
+    if (is_open(db)) {
         db->pg->in_transaction = code == HEARTH_DB_OK;
         if (code != HEARTH_DB_OK) {
             (void)exec(db, "ROLLBACK");
@@ -304,7 +302,7 @@ static int begin(struct hearth_db *db, bool write) {
 
 static int end(struct hearth_db *db, bool commit) {
     PGresult *result;
-    if (db->pg == NULL || db->pg->conn == NULL || !db->pg->in_transaction) {
+    if (!is_open(db) || !db->pg->in_transaction) {
         return HEARTH_DB_LOST; /* the transaction is gone with the connection */
     }
     db->pg->in_transaction = false;
@@ -316,7 +314,7 @@ static int end(struct hearth_db *db, bool commit) {
 }
 
 static bool is_in_transaction(const struct hearth_db *db) {
-    return db->pg != NULL && db->pg->conn != NULL && db->pg->in_transaction;
+    return is_open(db) && db->pg->in_transaction;
 }
 
 static int64_t changes(const struct hearth_db *db) {
@@ -400,7 +398,7 @@ static int stand(struct hearth_db *db, int which) {
 
 static int query(struct hearth_db *db, int which, const struct hearth_db_value *args, size_t count) {
     PGresult *result;
-    if (db->pg == NULL || db->pg->conn == NULL) {
+    if (!is_open(db)) {
         return hearth_db_fail(db, HEARTH_DB_LOST);
     }
     reset(db, which);
@@ -425,24 +423,14 @@ static int next(struct hearth_db *db, int which) {
     return stand(db, which);
 }
 
-static bool column_is_null(const struct hearth_db *db, int which, int column) {
-    return PQgetisnull(db->pg->at[which].result, db->pg->at[which].row, column) != 0;
-}
-
-static int64_t column_number(const struct hearth_db *db, int which, int column) {
-    return number_at(db->pg->at[which].result, db->pg->at[which].row, column);
-}
-
-static const void *column_bytes(const struct hearth_db *db, int which, int column, size_t *len) {
+static struct hearth_db_value column(const struct hearth_db *db, int which, int at) {
     const PGresult *result = db->pg->at[which].result;
     const int row = db->pg->at[which].row;
-    *len = (size_t)PQgetlength(result, row, column);
-    return PQgetisnull(result, row, column) != 0 ? NULL : PQgetvalue(result, row, column);
-}
-
-static const char *column_text(const struct hearth_db *db, int which, int column) {
-    size_t len;
-    return column_bytes(db, which, column, &len); /* libpq puts a NUL behind it */
+    const bool is_null = PQgetisnull(result, row, at) != 0;
+    return (struct hearth_db_value){.is_null = is_null,
+                                    .number = number_at(result, row, at),
+                                    .bytes = is_null ? NULL : PQgetvalue(result, row, at), /* libpq puts a NUL behind */
+                                    .len = (size_t)PQgetlength(result, row, at)};
 }
 
 /* ---- opening ---- */
@@ -474,9 +462,7 @@ static int code_of_refusal(const char *const *keys, const char *const *values, c
     }
     (void)PQsetErrorVerbosity(conn, PQERRORS_VERBOSE);
     while (PQstatus(conn) != CONNECTION_BAD && (next == PGRES_POLLING_WRITING || next == PGRES_POLLING_READING)) {
-        struct pollfd at = {.fd = PQsocket(conn), .events = next == PGRES_POLLING_WRITING ? POLLOUT : POLLIN};
-        const int64_t left_us = until_us - hearth_clock_us();
-        if (left_us <= 0 || poll(&at, 1, (int)(left_us / 1000) + 1) < 0) {
+        if (poll_until(conn, next == PGRES_POLLING_WRITING ? POLLOUT : POLLIN, until_us) <= 0) {
             break;
         }
         next = PQconnectPoll(conn);
@@ -526,9 +512,7 @@ static int64_t ask_process(PGconn *conn) {
     const int64_t until_us = hearth_clock_us() + POOL_US;
     bool sent = PQsendQueryParams(conn, "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 1) != 0;
     while (sent && PQisBusy(conn) != 0) {
-        struct pollfd at = {.fd = PQsocket(conn), .events = POLLIN};
-        const int64_t left_us = until_us - hearth_clock_us();
-        sent = left_us > 0 && poll(&at, 1, (int)(left_us / 1000) + 1) > 0 && PQconsumeInput(conn) != 0;
+        sent = poll_until(conn, POLLIN, until_us) > 0 && PQconsumeInput(conn) != 0;
     }
     PGresult *result = sent ? PQgetResult(conn) : NULL;
     const int64_t process = result != NULL && PQntuples(result) > 0 ? number_at(result, 0, 0) : 0;
@@ -672,10 +656,6 @@ static void finish_server(struct hearth_db *db) {
     db->pg = NULL;
 }
 
-static bool is_open(const struct hearth_db *db) {
-    return db->pg != NULL && db->pg->conn != NULL;
-}
-
 /* Whether the server has closed the connection; between statements it says nothing else. */
 static bool is_lost(const struct hearth_db *db) {
     struct pollfd at = {.fd = PQsocket(db->pg->conn), .events = POLLIN};
@@ -691,10 +671,7 @@ const struct hearth_db_driver hearth_db_pg = {.open = open_server,
                                               .query = query,
                                               .next = next,
                                               .reset = reset,
-                                              .is_null = column_is_null,
-                                              .number = column_number,
-                                              .bytes = column_bytes,
-                                              .text = column_text,
+                                              .column = column,
                                               .exec = exec,
                                               .read_number = read_number,
                                               .begin = begin,

@@ -143,22 +143,16 @@ static int query(struct hearth_db *db, int which, const struct hearth_db_value *
     return next(db, which);
 }
 
-static bool column_is_null(const struct hearth_db *db, int which, int column) {
-    return sqlite3_column_type(db->statements[which], column) == SQLITE_NULL;
-}
-
-static int64_t column_number(const struct hearth_db *db, int which, int column) {
-    return sqlite3_column_int64(db->statements[which], column);
-}
-
-static const void *column_bytes(const struct hearth_db *db, int which, int column, size_t *len) {
-    const void *bytes = sqlite3_column_blob(db->statements[which], column);
-    *len = (size_t)sqlite3_column_bytes(db->statements[which], column);
-    return bytes;
-}
-
-static const char *column_text(const struct hearth_db *db, int which, int column) {
-    return (const char *)sqlite3_column_text(db->statements[which], column);
+static struct hearth_db_value column(const struct hearth_db *db, int which, int at) {
+    sqlite3_stmt *statement = db->statements[which];
+    const int type = sqlite3_column_type(statement, at);
+    if (type == SQLITE_INTEGER) {
+        return (struct hearth_db_value){.number = sqlite3_column_int64(statement, at)};
+    }
+    const void *bytes =
+        type == SQLITE_TEXT ? (const void *)sqlite3_column_text(statement, at) : sqlite3_column_blob(statement, at);
+    return (struct hearth_db_value){
+        .is_null = type == SQLITE_NULL, .bytes = bytes, .len = (size_t)sqlite3_column_bytes(statement, at)};
 }
 
 /* ---- copies ---- */
@@ -397,10 +391,7 @@ const struct hearth_db_driver hearth_db_sqlite = {.open = open_file,
                                                   .query = query,
                                                   .next = next,
                                                   .reset = reset,
-                                                  .is_null = column_is_null,
-                                                  .number = column_number,
-                                                  .bytes = column_bytes,
-                                                  .text = column_text,
+                                                  .column = column,
                                                   .exec = exec,
                                                   .read_number = read_first,
                                                   .begin = begin,

@@ -40,10 +40,6 @@ static size_t common(const struct sides *sides) {
     return i;
 }
 
-static bool is_system(enum hearth_role role) {
-    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
-}
-
 /* Whether both prompts have a common reply: then they are two states of one conversation, not two that begin alike. */
 static bool share_reply(const struct sides *sides) {
     for (size_t i = 0; i < sides->then_count; i++) {
@@ -63,7 +59,7 @@ static const char *field_of(const struct hearth_said *then, const struct hearth_
     if (then->content == hearth_checksum(now->content, now->content_len)) {
         return "tool_calls";
     }
-    return is_system(now->role) ? "system" : "content";
+    return hearth_role_is_system(now->role) ? "system" : "content";
 }
 
 size_t hearth_diagnose_lines(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
@@ -155,8 +151,8 @@ static bool calls_dropped(const struct sides *sides, size_t i) {
 /* The cause if message `i` is in both prompts and differs. */
 static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line,
                                   const struct hearth_transcript_fork *fork, bool own) {
-    const bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
-    if (begins && fork->summary && !is_system(sides->now[i]->role)) {
+    const bool begins = i == 0 || (i == 1 && hearth_role_is_system(sides->now[0]->role));
+    if (begins && fork->summary && !hearth_role_is_system(sides->now[i]->role)) {
         return HEARTH_CAUSE_COMPACTED;
     }
     if (begins && !own && !line) {
@@ -182,7 +178,7 @@ static enum hearth_cause cause_at(const struct sides *sides, size_t i, bool line
     if (calls_dropped(sides, i)) {
         return HEARTH_CAUSE_DROPPED;
     }
-    if (!is_system(sides->now[i]->role) && next_pair(sides, i, &then, &now) && then != now) {
+    if (!hearth_role_is_system(sides->now[i]->role) && next_pair(sides, i, &then, &now) && then != now) {
         return then > now ? HEARTH_CAUSE_DROPPED : HEARTH_CAUSE_INSERTED;
     }
     return HEARTH_CAUSE_EDITED;
@@ -207,7 +203,7 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
     const bool own = fork->own || share_reply(&sides);
     const bool same_tools = hearth_digest_equal(fork->root.tools, prompt->root.tools);
     const bool line = (own || same_tools) && i < sides.then_count && i < sides.now_count &&
-                      is_system(sides.now[i]->role) && line_differs(fork, prompt, sides.now[i], own);
+                      hearth_role_is_system(sides.now[i]->role) && line_differs(fork, prompt, sides.now[i], own);
     diagnosis->own = own;
     if (sides.then_count == 0 || (i == 0 && !own && !line)) {
         return;

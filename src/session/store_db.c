@@ -21,18 +21,43 @@
 
 #include <string.h>
 
-/* What an owner has in a table. */
-#define COUNTED(table)                                                               \
-    "CREATE TRIGGER " table "_in AFTER INSERT ON " table " BEGIN"                    \
-    " UPDATE owners SET bytes = bytes + length(NEW.body) WHERE id = NEW.owner; END;" \
-    "CREATE TRIGGER " table "_out AFTER DELETE ON " table " BEGIN"                   \
-    " UPDATE owners SET bytes = bytes - length(OLD.body) WHERE id = OLD.owner; END;" \
-    "CREATE TRIGGER " table "_set AFTER UPDATE OF body ON " table " BEGIN"           \
-    " UPDATE owners SET bytes = bytes + length(NEW.body) - length(OLD.body) WHERE id = NEW.owner; END;"
-
 /* A turn's own tokens; for a turn that no model has seen, an estimate from the size of its blob. */
 #define TOKENS(row) \
     "(CASE WHEN " row ".total > " row ".base THEN " row ".total - " row ".base ELSE length(" row ".body) / 2 END)"
+
+/* ---- triggers: of a file and, in other words, of a server ----
+ *
+ * trigger(name, event, change): what is changed after an event, for each row. */
+
+#define OF_OWNER(row, sum) "UPDATE owners SET " sum " WHERE id = " row ".owner"
+
+#define COUNT_BYTES(trigger, table)                                                                    \
+    trigger(table "_in", "INSERT ON " table, OF_OWNER("NEW", "bytes = bytes + length(NEW.body)"))      \
+        trigger(table "_out", "DELETE ON " table, OF_OWNER("OLD", "bytes = bytes - length(OLD.body)")) \
+            trigger(table "_set", "UPDATE OF body ON " table,                                          \
+                    OF_OWNER("NEW", "bytes = bytes + length(NEW.body) - length(OLD.body)"))
+
+#define COUNT_ALL_BYTES(trigger) \
+    COUNT_BYTES(trigger, "turns") COUNT_BYTES(trigger, "configs") COUNT_BYTES(trigger, "sessions")
+
+#define COUNT_SESSIONS(trigger)                                                                \
+    trigger("sessions_more", "INSERT ON sessions", OF_OWNER("NEW", "sessions = sessions + 1")) \
+        trigger("sessions_less", "DELETE ON sessions", OF_OWNER("OLD", "sessions = sessions - 1"))
+
+#define COUNT_TOKENS(trigger)                                                                               \
+    trigger("turns_tokens_in", "INSERT ON turns", OF_OWNER("NEW", "tokens = tokens + " TOKENS("NEW")))      \
+        trigger("turns_tokens_out", "DELETE ON turns", OF_OWNER("OLD", "tokens = tokens - " TOKENS("OLD"))) \
+            trigger("turns_tokens_set", "UPDATE OF base, total, body ON turns",                             \
+                    OF_OWNER("NEW", "tokens = tokens + " TOKENS("NEW") " - " TOKENS("OLD")))
+
+/* What is told of requests goes with its session and its turn. */
+#define DROP_REQUESTS(trigger)                                                                           \
+    trigger("requests_of_session", "DELETE ON sessions", "DELETE FROM requests WHERE session = OLD.key") \
+        trigger("requests_of_turn", "DELETE ON turns", "DELETE FROM requests WHERE turn = OLD.key")      \
+            trigger("requests_of_hidden", "UPDATE OF hidden ON turns",                                   \
+                    "DELETE FROM requests WHERE NEW.hidden = 1 AND turn = OLD.key")
+
+#define FILE_TRIGGER(name, event, change) "CREATE TRIGGER " name " AFTER " event " BEGIN " change "; END;"
 
 static const char *const steps[] = {
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
@@ -69,49 +94,21 @@ static const char *const steps[] = {
     " bytes = (SELECT ifnull(sum(length(body)), 0) FROM turns WHERE owner = owners.id)"
     " + (SELECT ifnull(sum(length(body)), 0) FROM sessions WHERE owner = owners.id)"
     " + (SELECT ifnull(sum(length(body)), 0) FROM configs WHERE owner = owners.id);"
-    "CREATE INDEX sessions_aged ON sessions (aged);" COUNTED("turns") COUNTED("configs")
-        COUNTED("sessions") "CREATE TRIGGER sessions_more AFTER INSERT ON sessions BEGIN"
-                            " UPDATE owners SET sessions = sessions + 1 WHERE id = NEW.owner; END;"
-                            "CREATE TRIGGER sessions_less AFTER DELETE ON sessions BEGIN"
-                            " UPDATE owners SET sessions = sessions - 1 WHERE id = OLD.owner; END;",
+    "CREATE INDEX sessions_aged ON sessions (aged);" COUNT_ALL_BYTES(FILE_TRIGGER) COUNT_SESSIONS(FILE_TRIGGER),
     "ALTER TABLE owners ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;"
     "UPDATE owners SET tokens = (SELECT ifnull(sum(" TOKENS(
-        "turns") "), 0) FROM turns WHERE owner = owners.id);"
-                 "CREATE TRIGGER turns_tokens_in AFTER INSERT ON turns BEGIN"
-                 " UPDATE owners SET tokens = tokens + " TOKENS(
-                     "NEW") " WHERE id = NEW.owner; END;"
-                            "CREATE TRIGGER turns_tokens_out AFTER DELETE ON turns BEGIN"
-                            " UPDATE owners SET tokens = tokens - " TOKENS(
-                                "OLD") " WHERE id = OLD.owner; END;"
-                                       "CREATE TRIGGER turns_tokens_set AFTER UPDATE OF base, total, body ON turns "
-                                       "BEGIN"
-                                       " UPDATE owners SET tokens = tokens + " TOKENS("NEW") " - " TOKENS(
-                                           "OLD") " WHERE id = NEW.owner; END;",
+        "turns") "), 0) FROM turns WHERE owner = owners.id);" COUNT_TOKENS(FILE_TRIGGER),
     "CREATE TABLE requests (id INTEGER PRIMARY KEY, request TEXT NOT NULL, owner BLOB NOT NULL, session BLOB,"
     " turn BLOB, created INTEGER NOT NULL, body BLOB NOT NULL);"
     "CREATE INDEX requests_session ON requests (session) WHERE session IS NOT NULL;"
-    "CREATE INDEX requests_turn ON requests (turn) WHERE turn IS NOT NULL;"
-    "CREATE TRIGGER requests_of_session AFTER DELETE ON sessions BEGIN"
-    " DELETE FROM requests WHERE session = OLD.key; END;"
-    "CREATE TRIGGER requests_of_turn AFTER DELETE ON turns BEGIN"
-    " DELETE FROM requests WHERE turn = OLD.key; END;"
-    "CREATE TRIGGER requests_of_hidden AFTER UPDATE OF hidden ON turns WHEN NEW.hidden = 1 BEGIN"
-    " DELETE FROM requests WHERE turn = OLD.key; END;"};
+    "CREATE INDEX requests_turn ON requests (turn) WHERE turn IS NOT NULL;" DROP_REQUESTS(FILE_TRIGGER)};
 
 /* ---- on a server ---- */
 
-/* A trigger that changes the row of an owner. */
 #define SERVER_TRIGGER(name, event, change)                                                                        \
     "CREATE FUNCTION " name "() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN " change \
     "; RETURN NULL; END $$;"                                                                                       \
     "CREATE TRIGGER " name " AFTER " event " FOR EACH ROW EXECUTE FUNCTION " name "();"
-#define SERVER_COUNTED(table)                                                                 \
-    SERVER_TRIGGER(table "_in", "INSERT ON " table,                                           \
-                   "UPDATE owners SET bytes = bytes + length(NEW.body) WHERE id = NEW.owner") \
-    SERVER_TRIGGER(table "_out", "DELETE ON " table,                                          \
-                   "UPDATE owners SET bytes = bytes - length(OLD.body) WHERE id = OLD.owner") \
-    SERVER_TRIGGER(table "_set", "UPDATE OF body ON " table,                                  \
-                   "UPDATE owners SET bytes = bytes + length(NEW.body) - length(OLD.body) WHERE id = NEW.owner")
 #define SERVER_ID "id BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"
 
 static const char *const server_steps[] = {
@@ -149,26 +146,8 @@ static const char *const server_steps[] = {
     "ALTER TABLE turns ALTER COLUMN body SET STORAGE EXTERNAL;"
     "ALTER TABLE configs ALTER COLUMN body SET STORAGE EXTERNAL;"
     "ALTER TABLE forgets ALTER COLUMN body SET STORAGE EXTERNAL;"
-    "ALTER TABLE requests ALTER COLUMN body SET STORAGE EXTERNAL;" SERVER_COUNTED("turns") SERVER_COUNTED("configs")
-        SERVER_COUNTED("sessions"),
-    SERVER_TRIGGER("sessions_more", "INSERT ON sessions",
-                   "UPDATE owners SET sessions = sessions + 1 WHERE id = NEW.owner")
-        SERVER_TRIGGER("sessions_less", "DELETE ON sessions",
-                       "UPDATE owners SET sessions = sessions - 1 WHERE id = OLD.owner")
-            SERVER_TRIGGER("turns_tokens_in", "INSERT ON turns",
-                           "UPDATE owners SET tokens = tokens + " TOKENS("NEW") " WHERE id = NEW.owner")
-                SERVER_TRIGGER("turns_tokens_out", "DELETE ON turns",
-                               "UPDATE owners SET tokens = tokens - " TOKENS("OLD") " WHERE id = OLD.owner")
-                    SERVER_TRIGGER("turns_tokens_set", "UPDATE OF base, total, body ON turns",
-                                   "UPDATE owners SET tokens = tokens + " TOKENS("NEW") " - " TOKENS(
-                                       "OLD") " WHERE id = NEW.owner")
-                        SERVER_TRIGGER("requests_of_session", "DELETE ON sessions",
-                                       "DELETE FROM requests WHERE session = OLD.key")
-                            SERVER_TRIGGER("requests_of_turn", "DELETE ON turns",
-                                           "DELETE FROM requests WHERE turn = OLD.key")
-                                SERVER_TRIGGER(
-                                    "requests_of_hidden", "UPDATE OF hidden ON turns",
-                                    "IF NEW.hidden = 1 THEN DELETE FROM requests WHERE turn = OLD.key; END IF"),
+    "ALTER TABLE requests ALTER COLUMN body SET STORAGE EXTERNAL;" COUNT_ALL_BYTES(SERVER_TRIGGER),
+    COUNT_SESSIONS(SERVER_TRIGGER) COUNT_TOKENS(SERVER_TRIGGER) DROP_REQUESTS(SERVER_TRIGGER),
     /* A forget is work for every box of its model, and goes when the last one has done it (store_boxes.c). */
     "DROP TABLE boxes;"
     "CREATE TABLE boxes (" SERVER_ID ", box BYTEA NOT NULL, model BYTEA NOT NULL, stays BIGINT NOT NULL,"

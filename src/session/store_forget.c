@@ -273,18 +273,13 @@ int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id) {
 
 /* Moves the session with which a turn was put, if it stands at a deleted turn, back to one that can be found. */
 static int move_own_head(struct hearth_db *db, const struct store_row *row) {
-    int found = row->session != 0 ? hearth_db_query(db, SESSION_BY_ID, "i", row->session) : 0;
-    if (found <= 0) {
-        return found;
+    int64_t head = 0, to = row->parent;
+    const int err = row->session != 0 ? hearth_session_read_head(db, row->session, &head) : HEARTH_OK;
+    if (err != HEARTH_OK || head != row->id) {
+        return err;
     }
-    const int64_t head = hearth_db_column_number(db, SESSION_BY_ID, 3);
-    hearth_db_reset(db, SESSION_BY_ID);
-    if (head != row->id) {
-        return HEARTH_OK;
-    }
-    int64_t to = row->parent;
     for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
-        found = hearth_turn_load(db, NULL, to, STORE_COLUMNS, &above, NULL);
+        const int found = hearth_turn_load(db, NULL, to, STORE_COLUMNS, &above, NULL);
         if (found <= 0 || above.parent >= to) { /* a parent must be older */
             return found < 0 ? found : HEARTH_ERR_STATE;
         }

@@ -216,6 +216,9 @@ int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int6
 int hearth_turn_find_end(struct hearth_db *db, struct hearth_digest owner, struct hearth_digest id,
                          struct store_row *row);
 
+/* The row of the turn at which a session stands; 0: none, or the session is gone. */
+int hearth_session_read_head(struct hearth_db *db, int64_t id, int64_t *head);
+
 /* The turns from the first one to a row. `damaged_too`: a turn that does not verify comes without tokens. */
 struct store_walk {
     struct store_row *rows;

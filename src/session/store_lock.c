@@ -156,13 +156,9 @@ int hearth_session_keep_lock(struct hearth_session_store *store, struct hearth_s
     }
     int64_t head = 0;
     const int kept = take(db, lock->key);
-    const int found = kept > 0 ? hearth_db_query(db, SESSION_BY_ID, "i", session) : kept;
-    if (found > 0) {
-        head = hearth_db_column_number(db, SESSION_BY_ID, 3);
-        hearth_db_reset(db, SESSION_BY_ID);
-    }
-    if (found < 0) {
-        return found;
+    const int err = kept > 0 ? hearth_session_read_head(db, session, &head) : kept;
+    if (err != HEARTH_OK) {
+        return err;
     }
     if (kept == 0 || head != parent) {
         return hearth_fail(msg, HEARTH_ERR_STORE,

@@ -174,3 +174,13 @@ int hearth_turn_find_end(struct hearth_db *db, struct hearth_digest owner, struc
     }
     return found > 0 && row->hidden ? hearth_db_query_number(db, HEAD_HELD, &used, "i", row->id) : found;
 }
+
+int hearth_session_read_head(struct hearth_db *db, int64_t id, int64_t *head) {
+    const int found = hearth_db_query(db, SESSION_BY_ID, "i", id);
+    *head = 0;
+    if (found > 0) {
+        *head = hearth_db_column_number(db, SESSION_BY_ID, 3);
+        hearth_db_reset(db, SESSION_BY_ID);
+    }
+    return found < 0 ? found : HEARTH_OK;
+}

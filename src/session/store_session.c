@@ -133,6 +133,27 @@ int hearth_session_read_name(struct hearth_db *db, int64_t id, char **name) {
     return err;
 }
 
+/* A session's columns. */
+struct session_row {
+    int64_t id, head, created, used;
+};
+
+/* The row of a session; *key is its key. Errors: NOT_FOUND. */
+static int find_row(struct hearth_db *db, struct hearth_digest owner, const char *name, struct hearth_digest *key,
+                    struct session_row *row) {
+    *key = hearth_session_key(db, owner, name);
+    const int found = hearth_db_query(db, SESSION_BY_KEY, "d", key);
+    if (found <= 0) {
+        return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    }
+    *row = (struct session_row){.id = hearth_db_column_number(db, SESSION_BY_KEY, 0),
+                                .head = hearth_db_column_number(db, SESSION_BY_KEY, 3),
+                                .created = hearth_db_column_number(db, SESSION_BY_KEY, 5),
+                                .used = hearth_db_column_number(db, SESSION_BY_KEY, 6)};
+    hearth_db_reset(db, SESSION_BY_KEY);
+    return HEARTH_OK;
+}
+
 /* ---- put ---- */
 
 /* The row of a head. */
@@ -152,24 +173,22 @@ static int find_head(struct hearth_db *db, const struct hearth_session *session,
 }
 
 static int replace_session(struct hearth_db *db, const struct hearth_session *session, struct hearth_errmsg *msg) {
-    const struct hearth_digest key = hearth_session_key(db, session->owner, session->name);
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
+    struct hearth_digest key;
+    struct session_row row;
     int64_t head = 0;
-    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
-    if (found <= 0) {
-        return found < 0 ? found : hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such session");
+    int err = find_row(db, session->owner, session->name, &key, &row);
+    if (err != HEARTH_OK) {
+        return err == HEARTH_ERR_NOT_FOUND ? hearth_fail(msg, err, "there is no such session") : err;
     }
-    const int64_t id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
-    const int64_t was = hearth_db_column_number(db, SESSION_BY_KEY, 3);
-    made.created_us = hearth_db_column_number(db, SESSION_BY_KEY, 5);
-    hearth_db_reset(db, SESSION_BY_KEY);
-    int err = find_head(db, session, &head, msg);
-    head = head != 0 ? head : was;
+    made.created_us = row.created;
+    err = find_head(db, session, &head, msg);
+    head = head != 0 ? head : row.head;
     err = err == HEARTH_OK ? pack_session(db, &made, &key, &blob) : err;
-    err = err == HEARTH_OK ? hearth_db_run(db, SESSION_SET, "iniib", id, head, db->now_us, db->age_us, &blob) : err;
+    err = err == HEARTH_OK ? hearth_db_run(db, SESSION_SET, "iniib", row.id, head, db->now_us, db->age_us, &blob) : err;
     hearth_buf_finish(&blob);
-    return err == HEARTH_OK && was != head ? hearth_turn_purge_unneeded(db, was) : err;
+    return err == HEARTH_OK && row.head != head ? hearth_turn_purge_unneeded(db, row.head) : err;
 }
 
 static int add_session(struct hearth_db *db, const struct hearth_session *session, struct hearth_errmsg *msg) {
@@ -226,29 +245,14 @@ int hearth_session_get(struct hearth_session_store *store, struct hearth_digest 
     return err;
 }
 
-static int append(struct hearth_session **list, size_t *count, size_t *room, struct hearth_session *session) {
-    if (!HEARTH_BUF_ROOM(*list, *count, *room)) {
-        hearth_session_finish(session);
-        return HEARTH_ERR_NOMEM;
-    }
-    (*list)[(*count)++] = *session;
-    return HEARTH_OK;
-}
-
 /* Where a page begins: behind a session, or at the start. */
 static int find_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t *used, int64_t *id) {
-    *used = *id = INT64_MAX;
-    if (query->after == NULL) {
-        return HEARTH_OK;
-    }
-    const struct hearth_digest key = hearth_session_key(db, query->owner, query->after);
-    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
-    if (found > 0) {
-        *id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
-        *used = hearth_db_column_number(db, SESSION_BY_KEY, 6);
-        hearth_db_reset(db, SESSION_BY_KEY);
-    }
-    return found < 0 ? found : found > 0 ? HEARTH_OK : HEARTH_ERR_NOT_FOUND;
+    struct session_row row = {.id = INT64_MAX, .used = INT64_MAX};
+    struct hearth_digest key;
+    const int err = query->after != NULL ? find_row(db, query->owner, query->after, &key, &row) : HEARTH_OK;
+    *used = row.used;
+    *id = row.id;
+    return err;
 }
 
 static int read_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t expired_before,
@@ -263,18 +267,16 @@ static int read_page(struct hearth_db *db, const struct hearth_session_query *qu
     int err = find_page(db, query, &used, &id);
     int found = err == HEARTH_OK ? hearth_db_query(db, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
     while (found > 0 && err == HEARTH_OK) {
-        struct hearth_session session;
         more = (query->limit != 0 && *count == query->limit) || (query->bytes_max != 0 && bytes >= query->bytes_max);
         if (more) {
             break;
         }
-        err = take_session(db, (int)which, &session);
-        damaged += err == HEARTH_ERR_STATE;
+        err = HEARTH_BUF_ROOM(*out, *count, room) ? take_session(db, which, &(*out)[*count]) : HEARTH_ERR_NOMEM;
         if (err == HEARTH_OK) {
-            session.expired = query->expired;
-            bytes += session.metadata.len;
-            err = append(out, count, &room, &session);
+            (*out)[*count].expired = query->expired;
+            bytes += (*out)[(*count)++].metadata.len;
         }
+        damaged += err == HEARTH_ERR_STATE;
         err = err == HEARTH_ERR_STATE ? HEARTH_OK : err;
         found = err == HEARTH_OK ? hearth_db_next(db, which) : 0;
     }
@@ -326,17 +328,12 @@ static int delete_turns(struct hearth_db *db, int64_t session) {
 }
 
 static int delete_session(struct hearth_db *db, struct hearth_digest owner, const char *name) {
-    const struct hearth_digest key = hearth_session_key(db, owner, name);
-    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
-    if (found <= 0) {
-        return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
-    }
-    const int64_t id = hearth_db_column_number(db, SESSION_BY_KEY, 0);
-    const int64_t head = hearth_db_column_number(db, SESSION_BY_KEY, 3);
-    hearth_db_reset(db, SESSION_BY_KEY);
-    int err = hearth_db_run(db, SESSION_DELETE, "i", id);
-    err = err == HEARTH_OK ? delete_turns(db, id) : err;
-    return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, head) : err;
+    struct hearth_digest key;
+    struct session_row row;
+    int err = find_row(db, owner, name, &key, &row);
+    err = err == HEARTH_OK ? hearth_db_run(db, SESSION_DELETE, "i", row.id) : err;
+    err = err == HEARTH_OK ? delete_turns(db, row.id) : err;
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, row.head) : err;
 }
 
 int hearth_session_delete(struct hearth_session_store *store, struct hearth_digest owner, const char *name) {

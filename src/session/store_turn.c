@@ -21,10 +21,6 @@
 #define AGAIN_EVERY_NS 250000000
 #define AGAIN_MAX 2
 
-static bool is_open(enum hearth_turn_status status) {
-    return status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS;
-}
-
 /* ---- loading ---- */
 
 static int load_config(struct hearth_db *db, int64_t id, struct hearth_turn *turn) {
@@ -97,6 +93,13 @@ static int name_sessions(struct hearth_db *db, const struct store_walk *walk) {
     return err;
 }
 
+/* Walks the line of a turn that a conversation can continue. In a transaction. */
+static int walk_line(struct hearth_db *db, struct hearth_digest owner, struct hearth_digest id, enum store_parts parts,
+                     struct store_row *row, struct store_walk *walk) {
+    const int found = hearth_turn_find_end(db, owner, id, row);
+    return found > 0 ? hearth_turn_walk(db, row, parts, false, walk) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
+}
+
 int hearth_line_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                     struct hearth_line *out) {
     struct hearth_db *db;
@@ -107,8 +110,7 @@ int hearth_line_get(struct hearth_session_store *store, struct hearth_digest own
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_turn_find_end(db, owner, id, &row);
-    err = found > 0 ? hearth_turn_walk(db, &row, STORE_ALL, false, &walk) : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
+    err = walk_line(db, owner, id, STORE_ALL, &row, &walk);
     err = err == HEARTH_OK ? name_sessions(db, &walk) : err;
     if (err == HEARTH_OK) {
         err = load_config(db, row.config, &walk.turns[walk.count - 1]);
@@ -156,9 +158,7 @@ int hearth_line_read(struct hearth_session_store *store, struct hearth_digest ow
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_turn_find_end(db, owner, id, &row);
-    err = found > 0 ? hearth_turn_walk(db, &row, STORE_COLUMNS, false, &walk)
-                    : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
+    err = walk_line(db, owner, id, STORE_COLUMNS, &row, &walk);
     size_t first = how->newest_first && walk.count > 0 ? walk.count - 1 : 0;
     if (err == HEARTH_OK && !hearth_digest_is_zero(how->from)) {
         for (first = 0; first < walk.count && !hearth_digest_equal(walk.turns[first].id, how->from);) {
@@ -277,7 +277,7 @@ static int write_row(struct hearth_session_store *store, struct hearth_turn *tur
     }
     const struct store_about about = hearth_turn_about(turn);
     const int64_t status = (int64_t)turn->status, base = turn->base_tokens, total = total_of(turn, put);
-    const int64_t writer = is_open(turn->status) ? store->process : 0;
+    const int64_t writer = hearth_turn_is_open(turn->status) ? store->process : 0;
     int err = hearth_session_pack(db, &about, &turn->body, &turn->tokens, &blob);
     if (err == HEARTH_OK && put->there.id == 0) {
         const int added =
@@ -297,19 +297,14 @@ static int write_row(struct hearth_session_store *store, struct hearth_turn *tur
 }
 
 static int move_head(struct hearth_db *db, const struct put *put) {
-    int64_t was = 0;
-    int found = hearth_db_query(db, SESSION_BY_ID, "i", put->session);
-    if (found > 0) {
-        was = hearth_db_column_number(db, SESSION_BY_ID, 3);
-        hearth_db_reset(db, SESSION_BY_ID);
-    }
-    if (found < 0) {
-        return found;
-    }
-    if (!put->moves_head || put->there.hidden) {
+    int64_t was;
+    int err = hearth_session_read_head(db, put->session, &was);
+    if (err == HEARTH_OK && (!put->moves_head || put->there.hidden)) {
         return hearth_db_run(db, SESSION_TOUCH, "iii", put->session, db->now_us, db->age_us);
     }
-    int err = hearth_db_run(db, SESSION_HEAD, "inii", put->session, put->there.id, db->now_us, db->age_us);
+    err = err == HEARTH_OK
+              ? hearth_db_run(db, SESSION_HEAD, "inii", put->session, put->there.id, db->now_us, db->age_us)
+              : err;
     return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, was) : err;
 }
 
@@ -367,10 +362,11 @@ static int put_again(struct hearth_session_store *store, struct hearth_turn *tur
 int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(!hearth_digest_is_zero(turn->id));
     int err = put_once(store, turn, msg);
-    if (err == HEARTH_ERR_STORE && !is_open(turn->status)) {
+    if (err == HEARTH_ERR_STORE && !hearth_turn_is_open(turn->status)) {
         err = put_again(store, turn, msg);
     }
-    if (err == HEARTH_OK && turn->lock.token != 0 && !is_open(turn->status)) { /* at once, because its client goes on */
+    if (err == HEARTH_OK && turn->lock.token != 0 &&
+        !hearth_turn_is_open(turn->status)) { /* at once, because its client goes on */
         pthread_mutex_lock(&store->writer.mutex);
         hearth_session_drop_lock(store, &turn->lock);
         pthread_mutex_unlock(&store->writer.mutex);

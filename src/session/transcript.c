@@ -106,29 +106,22 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 /* ---- the walk ---- */
 
+/* A new piece of the prompt, from one control token to the next. */
+struct prompt_piece {
+    size_t pos, end, first, count; /* bytes of the text; tokens of the result */
+};
+
 /* A prompt on its way through the tree. */
 struct prompt_walk {
     struct hearth_transcripts *transcripts;
     const struct hearth_transcript_prompt *prompt;
     struct hearth_transcript_result *result;
     struct text_node *at;
-    size_t pos;               /* byte of the text */
-    bool starts;              /* the text begins the prompt */
-    struct hearth_buf pieces; /* an array of struct prompt_piece */
+    size_t pos;  /* byte of the text */
+    bool starts; /* the text begins the prompt */
+    struct prompt_piece *pieces;
+    size_t piece_count, piece_cap;
 };
-
-/* A new piece of the prompt, from one control token to the next. */
-struct prompt_piece {
-    size_t pos, end, first, count; /* bytes of the text; tokens of the result */
-};
-
-static size_t piece_count(const struct prompt_walk *walk) {
-    return walk->pieces.len / sizeof(struct prompt_piece);
-}
-
-static const struct prompt_piece *piece_at(const struct prompt_walk *walk, size_t i) {
-    return &((const struct prompt_piece *)(const void *)walk->pieces.data)[i];
-}
 
 static bool token_text_is(struct hearth_engine *engine, hearth_token token, const char *text, size_t len) {
     char own[256];
@@ -403,10 +396,10 @@ static int tokenize_rest(struct prompt_walk *walk) {
         if (err < 0) {
             return err;
         }
-        const struct prompt_piece piece = {pos, end, first, tokens->n - first};
-        if (!hearth_buf_append(&walk->pieces, &piece, sizeof piece)) {
+        if (!HEARTH_BUF_ROOM(walk->pieces, walk->piece_count, walk->piece_cap)) {
             return HEARTH_ERR_NOMEM;
         }
+        walk->pieces[walk->piece_count++] = (struct prompt_piece){pos, end, first, tokens->n - first};
         place_marks(walk, pos, end, first, false);
         pos = end;
     }
@@ -415,8 +408,8 @@ static int tokenize_rest(struct prompt_walk *walk) {
 
 /* Adds the pieces but the last below the walk's node and moves it there. */
 static bool add_pieces(struct prompt_walk *walk) {
-    for (size_t i = 0; i + 1 < piece_count(walk); i++) {
-        const struct prompt_piece *piece = piece_at(walk, i);
+    for (size_t i = 0; i + 1 < walk->piece_count; i++) {
+        const struct prompt_piece *piece = &walk->pieces[i];
         const char *text = walk->prompt->text + piece->pos;
         size_t len = piece->end - piece->pos;
         struct text_node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
@@ -437,10 +430,10 @@ static bool add_pieces(struct prompt_walk *walk) {
 /* Fills the fork's stretches; out of memory, there are none. */
 static void note_stretches(const struct prompt_walk *walk) {
     struct hearth_transcript_fork *fork = &walk->result->fork;
-    const size_t n = piece_count(walk);
+    const size_t n = walk->piece_count;
     fork->stretches = calloc(n + 1, sizeof *fork->stretches);
     for (size_t i = 0; i < n && fork->stretches != NULL; i++) {
-        fork->stretches[i] = (struct hearth_transcript_stretch){piece_at(walk, i)->pos, piece_at(walk, i)->first};
+        fork->stretches[i] = (struct hearth_transcript_stretch){walk->pieces[i].pos, walk->pieces[i].first};
     }
     if (fork->stretches != NULL) {
         fork->stretches[n] = (struct hearth_transcript_stretch){walk->prompt->len, walk->result->tokens.n};
@@ -451,8 +444,8 @@ static void note_stretches(const struct prompt_walk *walk) {
 /* The token of the prompt that contains a byte of its new text. After everything was tokenised. */
 static int32_t new_token(const struct prompt_walk *walk, size_t offset) {
     const struct hearth_transcript_result *result = walk->result;
-    for (size_t i = 0; i < piece_count(walk); i++) {
-        const struct prompt_piece *piece = piece_at(walk, i);
+    for (size_t i = 0; i < walk->piece_count; i++) {
+        const struct prompt_piece *piece = &walk->pieces[i];
         if (offset >= piece->pos && offset < piece->end) {
             return (int32_t)(piece->first +
                              tokens_before(walk, result->tokens.v + piece->first, piece->count, piece->pos, offset));
@@ -469,7 +462,7 @@ static struct hearth_transcript_place *place_create(const struct prompt_walk *wa
     if (place == NULL) {
         return NULL;
     }
-    const struct prompt_piece *last = piece_count(walk) > 0 ? piece_at(walk, piece_count(walk) - 1) : NULL;
+    const struct prompt_piece *last = walk->piece_count > 0 ? &walk->pieces[walk->piece_count - 1] : NULL;
     place->head_len = last != NULL ? last->end - last->pos : 0;
     place->head = malloc(place->head_len + 1);
     if (place->head == NULL ||
@@ -552,7 +545,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
         result->fork.token = new_token(&walk, result->fork.reach);
         note_stretches(&walk);
     }
-    hearth_buf_finish(&walk.pieces);
+    free(walk.pieces);
     if (err != HEARTH_OK) {
         hearth_tokens_finish(&result->tokens);
         hearth_transcript_fork_finish(&result->fork);

@@ -108,12 +108,12 @@ struct hearth_transcript_prompt {
     size_t mark_count;
 };
 
-/* A message, as a record of an earlier prompt describes it. */
+/* A message, as a record of an earlier prompt describes it; this is also how it is stored. */
 struct hearth_said {
     struct hearth_digest says;
     uint64_t content; /* checksum of the content */
-    uint32_t printed; /* hearth_message_printed(); also 0: unknown */
     enum hearth_role role;
+    uint32_t printed; /* hearth_message_printed(); also 0: unknown */
 };
 
 /* Where a stretch of the prompt's text begins in its tokens. */

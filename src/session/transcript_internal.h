@@ -90,8 +90,8 @@ struct hearth_transcript_place {
 
 /* What a record holds of a message. */
 static inline struct hearth_said hearth_transcript_said_of(const struct hearth_message *message) {
-    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len),
-                                hearth_message_printed(message), message->role};
+    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role,
+                                hearth_message_printed(message)};
 }
 
 /* ---- transcript_tree.c ---- */

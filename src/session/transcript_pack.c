@@ -202,7 +202,8 @@ struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body) {
 
 /* ---- records ---- */
 
-/* What equals an earlier record is not written again, since a conversation of n messages has n records. */
+/* What equals an earlier record is not written again, since a conversation of n messages has n records. Its entries are
+ * struct hearth_said as it is. */
 struct record_head {
     struct hearth_digest tools, arguments;
     struct hearth_digest base; /* the node with the earlier record, or zero */
@@ -210,46 +211,28 @@ struct record_head {
     uint64_t skip, count;      /* entries taken from there; all entries */
 };
 
-struct record_entry {
-    struct hearth_digest says;
-    uint64_t content;
-    uint32_t role, printed;
-};
-
-static struct record_entry entry_of(const struct hearth_said *said) {
-    return (struct record_entry){said->says, said->content, (uint32_t)said->role, said->printed};
-}
+_Static_assert(sizeof(struct hearth_said) == 32, "a record has no gaps");
 
 static struct hearth_digest digest_entries(const struct hearth_said *said, size_t count) {
     struct hearth_digest digest = {0, 0};
     for (size_t i = 0; i < count; i++) {
-        struct record_entry entry = entry_of(&said[i]);
-        digest = hearth_digest_chain(digest, &entry, sizeof entry);
+        digest = hearth_digest_chain(digest, &said[i], sizeof said[i]);
     }
     return digest;
-}
-
-static bool same_said(const struct hearth_said *a, const struct hearth_said *b) {
-    return hearth_digest_equal(a->says, b->says) && a->content == b->content && a->role == b->role &&
-           a->printed == b->printed;
 }
 
 bool hearth_transcript_pack_record(const struct text_node *node, const struct text_node *base, struct hearth_buf *out) {
     struct record_head head = {.tools = node->root.tools, .arguments = node->root.arguments, .count = node->said_count};
     if (base != NULL) {
         while (head.skip < base->said_count && head.skip < node->said_count &&
-               same_said(&base->said[head.skip], &node->said[head.skip])) {
+               memcmp(&base->said[head.skip], &node->said[head.skip], sizeof *node->said) == 0) {
             head.skip++;
         }
         head.base = base->lru.link.key;
         head.like = digest_entries(node->said, head.skip);
     }
-    bool ok = hearth_buf_append(out, &head, sizeof head);
-    for (size_t i = head.skip; ok && i < node->said_count; i++) {
-        struct record_entry entry = entry_of(&node->said[i]);
-        ok = hearth_buf_append(out, &entry, sizeof entry);
-    }
-    return ok;
+    return hearth_buf_append(out, &head, sizeof head) &&
+           hearth_buf_append(out, node->said + head.skip, (node->said_count - head.skip) * sizeof *node->said);
 }
 
 struct hearth_digest hearth_transcript_record_base(const struct hearth_buf *body) {
@@ -267,21 +250,18 @@ struct hearth_said *hearth_transcript_unpack_record(const struct hearth_buf *bod
         return NULL;
     }
     memcpy(&head, body->data, sizeof head);
-    size_t own = (body->len - sizeof head) / sizeof(struct record_entry);
+    size_t own = (body->len - sizeof head) / sizeof(struct hearth_said);
     if (head.skip > head.count || head.count - head.skip != own || (head.skip > 0 && base == NULL) ||
         (base != NULL && head.skip > base->said_count) ||
         (head.skip > 0 && !hearth_digest_equal(digest_entries(base->said, head.skip), head.like))) {
         return NULL;
     }
     struct hearth_said *said = calloc(head.count + 1, sizeof *said);
-    for (size_t i = 0; said != NULL && i < head.count; i++) {
-        struct record_entry entry;
-        if (i < head.skip) {
-            said[i] = base->said[i];
-            continue;
-        }
-        memcpy(&entry, body->data + sizeof head + (i - head.skip) * sizeof entry, sizeof entry);
-        said[i] = (struct hearth_said){entry.says, entry.content, entry.printed, (enum hearth_role)entry.role};
+    if (said != NULL && head.skip > 0) {
+        memcpy(said, base->said, head.skip * sizeof *said);
+    }
+    if (said != NULL) {
+        memcpy(said + head.skip, body->data + sizeof head, own * sizeof *said);
     }
     *root = (struct hearth_transcript_root){.tools = head.tools, .arguments = head.arguments};
     *count = head.count;

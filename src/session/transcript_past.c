@@ -17,18 +17,14 @@
 #include <stddef.h>
 #include <string.h>
 
-static bool is_system(enum hearth_role role) {
-    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
-}
-
 static bool is_first(const struct hearth_transcript_prompt *prompt, size_t i) {
-    return i == 0 || is_system(prompt->messages[i - 1]->role);
+    return i == 0 || hearth_role_is_system(prompt->messages[i - 1]->role);
 }
 
 /* The key of the prompt's message `i`. False: no prompt is found by this message. */
 static bool key_of(const struct hearth_transcript_prompt *prompt, size_t i, struct hearth_digest *key) {
     const struct hearth_message *message = prompt->messages[i];
-    if (message->role == HEARTH_ROLE_ASSISTANT || is_system(message->role)) {
+    if (message->role == HEARTH_ROLE_ASSISTANT || hearth_role_is_system(message->role)) {
         return false;
     }
     const struct hearth_digest before = is_first(prompt, i) ? (struct hearth_digest){0} : prompt->messages[i - 1]->says;
@@ -62,7 +58,7 @@ void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_
 /* The first message that is not system text; count: there is none. */
 static size_t first_spoken(const struct hearth_said *said, size_t count) {
     size_t i = 0;
-    while (i < count && is_system(said[i].role)) {
+    while (i < count && hearth_role_is_system(said[i].role)) {
         i++;
     }
     return i;
@@ -80,7 +76,7 @@ static bool goes_along(const struct hearth_transcript_prompt *prompt, size_t i, 
         bytes += prompt->messages[i - alike]->content_len;
         alike++;
     }
-    while (now < i && is_system(prompt->messages[now]->role)) {
+    while (now < i && hearth_role_is_system(prompt->messages[now]->role)) {
         now++;
     }
     return alike >= ENOUGH_MESSAGES || (replies > 0 && bytes >= ENOUGH_BYTES) ||
@@ -177,7 +173,7 @@ static bool holds(const struct hearth_message *text, const struct hearth_message
 bool hearth_transcript_is_summary(const struct hearth_transcripts *transcripts,
                                   const struct hearth_transcript_prompt *prompt) {
     size_t first = 0;
-    while (first < prompt->message_count && is_system(prompt->messages[first]->role)) {
+    while (first < prompt->message_count && hearth_role_is_system(prompt->messages[first]->role)) {
         first++;
     }
     if (first == prompt->message_count || prompt->messages[first]->role != HEARTH_ROLE_USER) {
