@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/table.h"
 #include "session/db_file.h"
 #include "session/db_pg.h"
 #include "session/db_sqlite.h"
@@ -263,33 +264,42 @@ static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, con
     return *there ? HEARTH_OK : run_key(db, HAS_NODE, on, there);
 }
 
-/* A queued row. */
-struct queued_row {
-    struct queued_row *next;
-    struct hearth_archive_row row;
-    bool closed;  /* its body is in the form that the database stores */
-    size_t bytes; /* memory that it counts for */
+/* Queued rows that were put together. */
+struct archive_batch {
+    struct archive_batch *next;
+    size_t count, bytes; /* rows; memory that they count for */
+    struct hearth_archive_row rows[];
 };
 
-/* Writes rows. *lost counts those left out because the row that they hang on is missing. */
-static int write_rows(struct hearth_db *db, struct queued_row *items, uint64_t *lost) {
+/* Writes rows. *lost counts those left out because the row that they hang on is missing; `last`: as in hangs(). */
+static int write_rows(struct hearth_db *db, struct archive_batch *batch, const struct hearth_digest **last,
+                      uint64_t *lost) {
     int err = HEARTH_OK;
-    const struct hearth_digest *last = NULL;
-    for (struct queued_row *item = items; item != NULL && err == HEARTH_OK; item = item->next) {
+    for (size_t i = 0; i < batch->count && err == HEARTH_OK; i++) {
+        struct hearth_archive_row *row = &batch->rows[i];
         bool there = false;
-        if (item->row.gone) {
-            err = delete_row(db, &item->row);
-            last = NULL;
+        if (row->gone) {
+            err = delete_row(db, row);
+            *last = NULL;
             continue;
         }
-        err = hangs(db, &item->row, last, &there);
+        err = hangs(db, row, *last, &there);
         if (err != HEARTH_OK || !there) {
             *lost += err == HEARTH_OK;
             continue;
         }
-        item->closed = item->closed || close_body(db->seal, &item->row);
-        err = item->closed ? put_row(db, &item->row) : hearth_db_fail_nomem(db);
-        last = item->row.kind == HEARTH_ARCHIVE_NODE ? &item->row.key : last;
+        row->closed = row->closed || close_body(db->seal, row);
+        err = row->closed ? put_row(db, row) : hearth_db_fail_nomem(db);
+        *last = row->kind == HEARTH_ARCHIVE_NODE ? &row->key : *last;
+    }
+    return err;
+}
+
+static int write_batches(struct hearth_db *db, struct archive_batch *batch, uint64_t *lost) {
+    const struct hearth_digest *last = NULL;
+    int err = HEARTH_OK;
+    for (; batch != NULL && err == HEARTH_OK; batch = batch->next) {
+        err = write_rows(db, batch, &last, lost);
     }
     return err;
 }
@@ -374,7 +384,8 @@ struct hearth_archive {
     pthread_mutex_t mutex; /* guards everything below except `backoff_us`, which is the thread's */
     pthread_cond_t work, done;
     pthread_t thread;
-    struct queued_row *head, **tail;
+    struct archive_batch *head, **tail;
+    struct hearth_table going; /* names: the keys of queued rows that are to be deleted */
     uint64_t put_count, done_count;
     uint64_t failures; /* failed attempts since the start */
     bool stopping, flushing;
@@ -480,13 +491,13 @@ static int enforce_limit(struct hearth_archive *archive) {
 }
 
 /* Writes rows. False: nothing was written; try again later. */
-static bool write_items(struct hearth_archive *archive, struct queued_row *items, uint64_t *lost) {
+static bool write_items(struct hearth_archive *archive, struct archive_batch *items, uint64_t *lost) {
     struct hearth_db *db = &archive->writer;
     if (!open_or_replace(archive)) {
         return false;
     }
     int err = items != NULL ? hearth_db_begin(db, true) : HEARTH_OK;
-    err = err == HEARTH_OK && items != NULL ? hearth_db_end(db, write_rows(db, items, lost)) : err;
+    err = err == HEARTH_OK && items != NULL ? hearth_db_end(db, write_batches(db, items, lost)) : err;
     const bool written = err == HEARTH_OK;
     if (*lost > 0) {
         hearth_archive_begin_generation(archive);
@@ -501,14 +512,19 @@ static bool write_items(struct hearth_archive *archive, struct queued_row *items
 }
 
 /* Frees rows and returns how many there were. With the mutex. */
-static uint64_t free_items(struct hearth_archive *archive, struct queued_row *items) {
+static uint64_t free_items(struct hearth_archive *archive, struct archive_batch *items) {
     uint64_t count = 0;
-    for (; items != NULL; count++) {
-        struct queued_row *next = items->next;
+    for (struct archive_batch *next; items != NULL; items = next) {
+        next = items->next;
+        count += items->count;
         archive->stats.queued_bytes -= items->bytes;
-        hearth_archive_row_finish(&items->row);
+        for (size_t i = 0; i < items->count; i++) {
+            if (items->rows[i].gone) {
+                (void)hearth_table_take_name(&archive->going, items->rows[i].key);
+            }
+            hearth_archive_row_finish(&items->rows[i]);
+        }
         free(items);
-        items = next;
     }
     return count;
 }
@@ -528,7 +544,7 @@ static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us)
 
 /* Takes the queue and writes it, or puts it back. With the mutex, which is released while it writes. */
 static bool write_queue(struct hearth_archive *archive) {
-    struct queued_row *items = archive->head, **end = archive->tail;
+    struct archive_batch *items = archive->head, **end = archive->tail;
     bool reader_failed = archive->reader_failed;
     int reader_code = archive->reader_code;
     archive->head = NULL;
@@ -542,7 +558,9 @@ static bool write_queue(struct hearth_archive *archive) {
     uint64_t lost = 0;
     bool ok = write_items(archive, items, &lost);
 
+    pthread_mutex_lock(&archive->reader.mutex); /* what was read before this was read without what is deleted now */
     pthread_mutex_lock(&archive->mutex);
+    pthread_mutex_unlock(&archive->reader.mutex);
     if (ok) {
         uint64_t count = free_items(archive, items);
         archive->stats.written += count - lost;
@@ -646,6 +664,7 @@ void hearth_archive_destroy(struct hearth_archive *archive) {
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: what was said last could not be written", archive->name);
     }
     (void)free_items(archive, archive->head);
+    hearth_table_finish_names(&archive->going);
     pthread_cond_destroy(&archive->work);
     pthread_cond_destroy(&archive->done);
     finish(archive);
@@ -674,20 +693,36 @@ static bool lock_reader(struct hearth_archive *archive) {
     return locked;
 }
 
+/* Leaves out rows that are queued to be deleted. With the reader's mutex. */
+static size_t leave_out_going(struct hearth_archive *archive, struct hearth_archive_row *rows, size_t count) {
+    size_t kept = 0;
+    pthread_mutex_lock(&archive->mutex);
+    for (size_t i = 0; i < count; i++) {
+        if (hearth_table_find(&archive->going, rows[i].key) != NULL) {
+            hearth_archive_row_finish(&rows[i]);
+        } else {
+            rows[kept++] = rows[i];
+        }
+    }
+    pthread_mutex_unlock(&archive->mutex);
+    return kept;
+}
+
 size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_query query, struct hearth_digest key,
                            struct hearth_archive_row *rows, size_t max) {
-    struct hearth_db *db = &archive->reader;
     size_t count = 0;
     uint64_t damaged = 0;
     int code = HEARTH_DB_OK;
-    if (!lock_reader(archive)) {
+    if (archive == NULL || !lock_reader(archive)) {
         return 0;
     }
+    struct hearth_db *db = &archive->reader;
     if (hearth_db_is_open(db) && read_rows(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
         (archive->on_server || !hearth_db_is_busy(db->code)) && !hearth_db_is_nomem(db->code)) {
         code = db->code;
         hearth_db_close(db);
     }
+    count = leave_out_going(archive, rows, count);
     pthread_mutex_unlock(&db->mutex);
     if (damaged > 0 && atomic_fetch_add(&archive->damaged, damaged) == 0) {
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: a row does not match its checksum; such rows are left out",
@@ -717,35 +752,10 @@ uint64_t hearth_archive_generation(struct hearth_archive *archive) {
     return atomic_load(&archive->generation);
 }
 
-/* Makes a list of items, which take over the bodies; NULL: out of memory, nothing was taken. */
-static struct queued_row *make_items(struct hearth_archive_row *rows, size_t count, struct queued_row ***end,
-                                     size_t *bytes) {
-    struct queued_row *head = NULL, **tail = &head;
-    for (size_t i = 0; i < count; i++) {
-        struct queued_row *item = calloc(1, sizeof *item);
-        if (item == NULL) {
-            while (head != NULL) {
-                item = head->next;
-                free(head);
-                head = item;
-            }
-            return NULL;
-        }
-        item->row = rows[i];
-        item->bytes = sizeof *item + rows[i].body.cap;
-        *bytes += item->bytes;
-        *tail = item;
-        tail = &item->next;
-    }
-    *end = tail;
-    return head;
-}
-
 bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_row *rows, size_t count) {
-    struct queued_row **end = NULL;
-    size_t bytes = 0;
-    struct queued_row *items = hearth_archive_has_room(archive) ? make_items(rows, count, &end, &bytes) : NULL;
-    if (items == NULL) {
+    const size_t bytes = sizeof(struct archive_batch) + count * sizeof *rows;
+    struct archive_batch *batch = hearth_archive_has_room(archive) ? malloc(bytes) : NULL;
+    if (batch == NULL) {
         for (size_t i = 0; i < count; i++) {
             hearth_archive_row_finish(&rows[i]);
         }
@@ -755,10 +765,18 @@ bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_ro
         hearth_archive_begin_generation(archive);
         return false;
     }
+    *batch = (struct archive_batch){.count = count, .bytes = bytes};
     pthread_mutex_lock(&archive->mutex);
-    *archive->tail = items;
-    archive->tail = end;
-    archive->stats.queued_bytes += bytes;
+    for (size_t i = 0; i < count; i++) {
+        batch->rows[i] = rows[i];
+        batch->bytes += rows[i].body.cap;
+        if (rows[i].gone) { /* out of memory: it is found until it is deleted */
+            (void)hearth_table_add_name(&archive->going, rows[i].key);
+        }
+    }
+    *archive->tail = batch;
+    archive->tail = &batch->next;
+    archive->stats.queued_bytes += batch->bytes;
     archive->put_count += count;
     pthread_cond_signal(&archive->work);
     pthread_mutex_unlock(&archive->mutex);

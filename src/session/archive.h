@@ -59,6 +59,7 @@ struct hearth_archive_row {
         other;    /* of a node: the reply of which it is a print, or zero; of a record: the key by which it is found */
     uint64_t len; /* of a node: bytes of its text */
     struct hearth_buf body;
+    bool closed; /* archive.c's: the body is in the form that is stored */
 };
 
 void hearth_archive_row_finish(struct hearth_archive_row *row);
@@ -78,7 +79,8 @@ enum hearth_archive_query {
     HEARTH_ARCHIVE_QUERIES
 };
 
-/* Fills at most `max` rows, which the caller finishes. Returns how many. */
+/* Fills at most `max` rows, which the caller finishes. Returns how many; without an archive (NULL) none. What is queued
+ * to be deleted is not found any more. */
 size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_query query, struct hearth_digest key,
                            struct hearth_archive_row *rows, size_t max);
 

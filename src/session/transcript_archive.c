@@ -111,9 +111,8 @@ struct text_node *hearth_transcript_child(struct hearth_transcripts *transcripts
                                           const char *text, size_t len) {
     struct text_node *node = hearth_transcript_known_child(transcripts, parent, text, len);
     struct hearth_archive_row row;
-    if (node == NULL && transcripts->archive != NULL &&
-        hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE,
-                            hearth_digest_chain(parent->lru.link.key, text, len), &row, 1) > 0) {
+    if (node == NULL && hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE,
+                                            hearth_digest_chain(parent->lru.link.key, text, len), &row, 1) > 0) {
         node = take_node(transcripts, parent, &row, text, len);
         hearth_archive_row_finish(&row);
     }
@@ -129,7 +128,7 @@ struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts
             root = hearth_transcript_add_start(transcripts, key);
         }
     }
-    if (root != NULL && !root->loaded && transcripts->archive != NULL) {
+    if (root != NULL && !root->loaded) {
         load_replies(transcripts, root);
         root->loaded = true;
     }
@@ -171,9 +170,6 @@ static struct text_node *load_path(struct hearth_transcripts *transcripts, struc
 
 void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said) {
     struct hearth_archive_row rows[REPLIES_MAX];
-    if (transcripts->archive == NULL) {
-        return;
-    }
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_SAID, said, rows, REPLIES_MAX);
     while (count-- > 0) {
         struct text_node *node = hearth_transcript_node(transcripts, rows[count].parent);
@@ -196,7 +192,7 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 
 void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max) {
     struct hearth_archive_row *rows, row;
-    if (transcripts->archive == NULL || (rows = calloc(max, sizeof *rows)) == NULL) {
+    if (transcripts->archive == NULL || (rows = calloc(max, sizeof *rows)) == NULL) { /* `max` may be many */
         return;
     }
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->lru.link.key, rows, max);
@@ -210,18 +206,10 @@ void hearth_transcript_load_children(struct hearth_transcripts *transcripts, str
     free(rows);
 }
 
-bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node,
-                                    struct hearth_digest but) {
-    struct hearth_archive_row rows[2];
-    size_t count = 0;
-    bool others = node->children > 0;
-    if (!others && transcripts->archive != NULL) {
-        count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->lru.link.key, rows, 2);
-    }
-    while (count-- > 0) {
-        others = others || !hearth_digest_equal(rows[count].key, but);
-    }
-    return others;
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node) {
+    struct hearth_archive_row rows[2]; /* of more that are being deleted the archive keeps the node for the others */
+    return node->children > 0 ||
+           hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->lru.link.key, rows, 2) > 0;
 }
 
 void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
@@ -234,7 +222,7 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
 
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row row;
-    if (node->said != NULL || transcripts->archive == NULL ||
+    if (node->said != NULL ||
         hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_RECORD, node->lru.link.key, &row, 1) == 0) {
         return;
     }
@@ -263,8 +251,7 @@ static struct hearth_digest past_key(const struct hearth_transcripts *transcript
 
 struct text_node *hearth_transcript_load_past(struct hearth_transcripts *transcripts, struct hearth_digest key) {
     struct hearth_archive_row row;
-    if (transcripts->archive == NULL ||
-        hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PAST, past_key(transcripts, key), &row, 1) == 0) {
+    if (hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PAST, past_key(transcripts, key), &row, 1) == 0) {
         return NULL;
     }
     struct text_node *node = load_path(transcripts, row.key);

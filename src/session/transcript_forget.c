@@ -47,20 +47,18 @@ static void drop_replies(struct hearth_transcripts *transcripts, const struct pa
     }
 }
 
-static bool may_go(struct hearth_transcripts *transcripts, const struct text_node *node, struct hearth_digest gone) {
+static bool may_go(struct hearth_transcripts *transcripts, const struct text_node *node) {
     return node->parent != NULL && !node->start && node->pins == 0 && node->replies == NULL &&
-           !hearth_transcript_has_children(transcripts, node, gone);
+           !hearth_transcript_has_children(transcripts, node);
 }
 
 /* Deletes nodes upwards. `at`: tokens up to the node's end. */
 static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node, size_t at) {
-    struct hearth_digest gone = {0, 0};
     drop_replies(transcripts, path, node, at);
-    while (at > path->shared && may_go(transcripts, node, gone)) {
+    while (at > path->shared && may_go(transcripts, node)) {
         struct text_node *parent = node->parent;
         at -= node->token_count;
-        gone = node->lru.link.key;
-        hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, gone);
+        hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, node->lru.link.key);
         hearth_transcript_drop_node(transcripts, node);
         node = parent;
         drop_replies(transcripts, path, node, at);

@@ -145,9 +145,8 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max);
 /* Loads the record of a node that has none. */
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node);
-/* Whether a node has children, in memory or in the archive, besides one that is being deleted there. */
-bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node,
-                                    struct hearth_digest but);
+/* Whether a node has children, in memory or in the archive. */
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node);
 /* Has the archive delete a reply, or a node without children. */
 void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
                               struct hearth_digest key);

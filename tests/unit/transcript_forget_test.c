@@ -30,9 +30,9 @@ static void forget(struct hearth_transcripts *transcripts, const char *question,
                    struct hearth_digest salt, bool keep_prompt) {
     size_t prompt_tokens;
     struct hearth_tokens tokens = path_of(transcripts, question, answer, salt, &prompt_tokens);
+    assert_true(hearth_transcripts_flush(transcripts, 20000000));
     hearth_transcripts_forget(transcripts, salt, tokens.v, tokens.n, keep_prompt ? prompt_tokens : 0);
-    assert_true(hearth_transcripts_flush(transcripts, 20000000)); /* until then the database still has it */
-    hearth_transcripts_check(transcripts);
+    hearth_transcripts_check(transcripts); /* the database still has it for a while, and finds it no more */
     hearth_tokens_finish(&tokens);
 }
 
