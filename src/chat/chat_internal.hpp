@@ -5,8 +5,8 @@
  * values and text (template.cpp), or, where `common` rewrites messages for a template, its own messages (format.cpp).
  *
  * Invariants. After hearth_chat_create() a hearth_chat changes only under `lock`, and only its list of formats. A
- * hearth_chat_format never changes but for its count. No exception leaves an extern "C" function: each of them ends
- * in `catch (...) { return fail_in_flight(msg); }`. */
+ * hearth_chat_format never changes but for its count. No exception leaves an extern "C" function: what may throw runs
+ * in guarded(). */
 #ifndef HEARTH_CHAT_CHAT_INTERNAL_HPP
 #define HEARTH_CHAT_CHAT_INTERNAL_HPP
 
@@ -135,6 +135,15 @@ inline void check_cancel() {
 /* Called inside a catch block: the exception in flight becomes a code and one line of text. */
 int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded = nullptr);
 
+/* What a function of chat.h returns: the code of `run`, or that of what it throws. */
+template <typename Run> int guarded(struct hearth_errmsg *msg, Run run, const struct hearth_chat *chat = nullptr) {
+    try {
+        return run();
+    } catch (...) {
+        return fail_in_flight(msg, chat);
+    }
+}
+
 /* What a run of llama.cpp's code throws, in its words; none: it goes through. Want of memory and the end of the work go
  * on. */
 template <typename Run> std::optional<std::string> fault_of(Run run) {
@@ -252,8 +261,10 @@ json_ptr history_tools();
 
 /* ---- tools (tools.cpp) ---- */
 
-/* A copy of a tool with other parameters; null: with its own. */
-json_ptr with_parameters(const json_t *tool, json_t *parameters);
+/* Copies of tools with other parameters, which `change` makes of a tool's number and parameters; null: with their own.
+ */
+using change_fn = std::function<json_ptr(size_t i, const json_t *parameters)>;
+json_ptr changed_tools(const json_t *tools, const change_fn &change);
 /* Tools whose parameters are texts, all of them. */
 json_ptr text_tools(const json_t *tools);
 /* A copy of tools in which every property has a type, and every array items. */

@@ -318,20 +318,15 @@ struct with_schemas {
  * its arguments are some object. What must be kept to the letter (strict tools, formats) has been refused before. */
 static with_schemas buildable_request(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     json_ptr schema = request.json_schema != nullptr ? buildable(request.json_schema, "JSON schema") : nullptr;
-    json_ptr tools = has_tools(request) ? json_ptr(json_array()) : nullptr;
-    for (size_t i = 0; i < json_array_size(request.tools); i++) {
-        const json_t *tool = json_array_get(request.tools, i);
-        const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
-        json_ptr other;
-        try {
-            other = json_object_size(parameters) > 0 ? buildable(parameters, "parameters") : nullptr;
-        } catch (const invalid_request &) {
-            other.reset(json_pack("{s:s}", "type", "object"));
-        }
-        json_ptr changed = with_parameters(tool, other.get());
-        if (json_array_append(tools.get(), changed.get()) < 0) {
-            throw std::bad_alloc();
-        }
+    json_ptr tools;
+    if (has_tools(request)) {
+        tools = changed_tools(request.tools, [](size_t, const json_t *parameters) {
+            try {
+                return json_object_size(parameters) > 0 ? buildable(parameters, "parameters") : nullptr;
+            } catch (const invalid_request &) {
+                return json_ptr(json_pack("{s:s}", "type", "object"));
+            }
+        });
     }
     return with_schemas(request, std::move(schema), printable_tools(chat, std::move(tools)));
 }
@@ -493,7 +488,7 @@ extern "C" {
 int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
                            struct hearth_chat_format **out, struct hearth_errmsg *msg) {
     *out = nullptr;
-    try {
+    return guarded(msg, [&] {
         if (request->continues) {
             *out = make_format(*chat, *request).release();
             return HEARTH_OK;
@@ -506,15 +501,13 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
             *out = made.release();
         }
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
+    });
 }
 
 int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
                                  struct hearth_chat_format **out, struct hearth_errmsg *msg) {
     *out = nullptr;
-    try {
+    return guarded(msg, [&] {
         const json_ptr tools = text_tools(request->tools);
         struct hearth_chat_request other = *request;
         other.tools = tools.get();
@@ -523,9 +516,7 @@ int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_c
         other.json_schema = nullptr;
         other.grammar = nullptr;
         return hearth_chat_format_get(chat, &other, out, msg);
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
+    });
 }
 
 struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format) {

@@ -54,18 +54,11 @@ json_ptr buildable(const json_t *schema, const std::string &where) {
 }
 
 json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
-    json_ptr strong(json_array());
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
-        const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
-        json_ptr stronger = json_is_object(parameters) ? strengthened(parameters) : nullptr;
-        json_ptr changed = stronger.get() != parameters ? with_parameters(tool, stronger.get())
-                                                        : with_parameters(json_array_get(otherwise, i), nullptr);
-        if (json_array_append(strong.get(), changed.get()) < 0) {
-            throw std::bad_alloc();
-        }
-    }
-    return strong;
+    return changed_tools(tools, [otherwise](size_t i, const json_t *parameters) {
+        json_ptr strong = json_is_object(parameters) ? strengthened(parameters) : nullptr;
+        const json_t *other = json_object_get(json_object_get(json_array_get(otherwise, i), "function"), "parameters");
+        return strong.get() != parameters ? std::move(strong) : json_ptr(json_incref(const_cast<json_t *>(other)));
+    });
 }
 
 std::string schema_grammar(const json_t *schema) {
@@ -170,9 +163,7 @@ std::string strong_grammar(const json_t *schema) {
 }
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {
-    try {
+    return guarded(msg, [&]() -> int {
         return hearth_buf_text(out, strong_grammar(schema).c_str()) ? HEARTH_OK : throw std::bad_alloc();
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
+    });
 }

@@ -439,16 +439,14 @@ extern "C" {
 int hearth_chat_parse(const struct hearth_chat_format *format, const char *text, size_t len,
                       struct hearth_message **out, struct hearth_errmsg *msg) {
     *out = nullptr;
-    try {
+    return guarded(msg, [&]() -> int {
         hearth_chat_stream stream(const_cast<struct hearth_chat_format *>(format), false);
         if (!stream.read_whole({text, len})) {
             return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the text is not a reply of the template's format");
         }
         *out = stream.message(false);
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
+    });
 }
 
 struct hearth_chat_stream *hearth_chat_stream_create(struct hearth_chat_format *format, bool deltas) {
@@ -465,26 +463,22 @@ void hearth_chat_stream_destroy(struct hearth_chat_stream *stream) {
 
 int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len, hearth_chat_delta_fn *each,
                             void *user) {
-    try {
+    return guarded(nullptr, [&] {
         stream->feed({text, len}, delta_sink{each, user});
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(nullptr);
-    }
+    });
 }
 
 int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_chat_delta_fn *each, void *user,
                            struct hearth_message **out, bool *repaired) {
     *out = nullptr;
     *repaired = false;
-    try {
+    return guarded(nullptr, [&] {
         stream->end_stream(cut, delta_sink{each, user});
         *out = stream->message(true);
         *repaired = stream->repaired();
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(nullptr);
-    }
+    });
 }
 
 } /* extern "C" */

@@ -366,7 +366,7 @@ int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_ch
     if (!hearth_memory_refill()) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the chat template");
     }
-    try {
+    return guarded(msg, [&] {
         auto chat = std::make_unique<hearth_chat>();
         chat->seam = make_seam();
         load_template(*chat, *params);
@@ -374,14 +374,9 @@ int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_ch
         chat->cut_words = cut_words_of(chat->source);
         chat->members = members_of(chat->source);
         find_abilities(*chat);
-        if (hearth_memory_refused()) { /* some of it may have been found out wrongly */
-            throw std::bad_alloc();
-        }
-        *out = chat.release();
+        *out = whole(std::move(chat)).release(); /* else some of it may have been found out wrongly */
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
+    });
 }
 
 void hearth_chat_destroy(struct hearth_chat *chat) {
@@ -404,19 +399,18 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
                        const struct hearth_chat_format *format, struct hearth_chat_prompt *out,
                        struct hearth_errmsg *msg) {
     *out = hearth_chat_prompt{{}, {}, 0, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
-    try {
-        const guarded_request guarded(*chat, *request, *format);
-        const auto render = [&](unsigned form) { render_in(*chat, *request, guarded.request, *format, form, out); };
+    const auto run = [&] {
+        const guarded_request sewn(*chat, *request, *format);
+        const auto render = [&](unsigned form) { render_in(*chat, *request, sewn.request, *format, form, out); };
         if (fault_of([&] { render(chat->abilities.form); })) { /* something that was not tried at creation */
             render(chat->abilities.form | k_last_resort);
         }
-        if (guarded.sewn()) {
+        if (sewn.sewn()) {
             place_guards(*chat, request->specials, *out);
         }
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(msg, chat);
-    }
+    };
+    return guarded(msg, run, chat);
 }
 
 } /* extern "C" */

@@ -57,9 +57,8 @@ static void fill_schema(json_t *schema, int depth) {
     fill_schema(json_object_get(schema, "items"), depth + 1);
 }
 
-} // namespace
-
-json_ptr with_parameters(const json_t *tool, json_t *parameters) {
+/* A copy of a tool with other parameters; null: with its own. */
+static json_ptr with_parameters(const json_t *tool, json_t *parameters) {
     json_ptr copy(json_copy(const_cast<json_t *>(tool)));
     json_ptr function(json_copy(json_object_get(tool, "function")));
     if (copy == nullptr || function == nullptr ||
@@ -68,6 +67,20 @@ json_ptr with_parameters(const json_t *tool, json_t *parameters) {
         throw std::bad_alloc();
     }
     return copy;
+}
+
+} // namespace
+
+json_ptr changed_tools(const json_t *tools, const change_fn &change) {
+    json_ptr out(json_array());
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const json_ptr parameters = change(i, json_object_get(json_object_get(tool, "function"), "parameters"));
+        if (json_array_append(out.get(), with_parameters(tool, parameters.get()).get()) < 0) {
+            throw std::bad_alloc();
+        }
+    }
+    return out;
 }
 
 json_ptr filled_tools(const json_t *tools) {
@@ -83,25 +96,18 @@ json_ptr filled_tools(const json_t *tools) {
 }
 
 json_ptr text_tools(const json_t *tools) {
-    json_ptr out(json_array());
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
-        json_t *properties =
-            json_object_get(json_object_get(json_object_get(tool, "function"), "parameters"), "properties");
+    return changed_tools(tools, [](size_t, const json_t *parameters) {
         json_ptr texts(json_object());
         const char *name;
         json_t *member;
-        json_object_foreach(properties, name, member) {
+        json_object_foreach(json_object_get(parameters, "properties"), name, member) {
             if (json_object_set_new(texts.get(), name, json_pack("{s:s}", "type", "string")) < 0) {
                 throw std::bad_alloc();
             }
         }
-        const json_ptr parameters(json_pack("{s:s, s:O}", "type", "object", "properties", texts.get()));
-        if (parameters == nullptr || json_array_append(out.get(), with_parameters(tool, parameters.get()).get()) < 0) {
-            throw std::bad_alloc();
-        }
-    }
-    return out;
+        json_ptr made(json_pack("{s:s, s:O}", "type", "object", "properties", texts.get()));
+        return made != nullptr ? std::move(made) : throw std::bad_alloc();
+    });
 }
 
 json_ptr printable_tools(const struct hearth_chat &chat, json_ptr tools) {
