@@ -219,19 +219,6 @@ static llama_token largest(const float *logits, int32_t n) {
     return best;
 }
 
-/* Puts an item into the place of the root of a min-heap. */
-static void replace_root(llama_token_data *heap, size_t size, llama_token_data item) {
-    size_t i = 0, child;
-    for (; (child = 2 * i + 1) < size; i = child) {
-        child += child + 1 < size && heap[child + 1].logit < heap[child].logit;
-        if (!(heap[child].logit < item.logit)) {
-            break;
-        }
-        heap[i] = heap[child];
-    }
-    heap[i] = item;
-}
-
 /* Puts the k largest logits (of the tokens that are allowed, unless that is NULL) into `out`, largest first; returns
  * how many. A binary min-heap holds the best so far: after the first few hundred tokens nearly every logit fails
  * against its root. */
@@ -242,19 +229,35 @@ static size_t pick_largest(const float *logits, int32_t n, const uint8_t *allowe
             continue;
         }
         llama_token_data item = {token, logits[token], 0.0f};
+        size_t i;
         if (size < k) { /* grow: sift up */
-            size_t i = size++;
-            for (; i > 0 && out[(i - 1) / 2].logit > item.logit; i = (i - 1) / 2) {
+            for (i = size++; i > 0 && out[(i - 1) / 2].logit > item.logit; i = (i - 1) / 2) {
                 out[i] = out[(i - 1) / 2];
             }
-            out[i] = item;
-        } else {
-            replace_root(out, size, item);
+        } else { /* replace the root: sift down */
+            size_t child;
+            for (i = 0; (child = 2 * i + 1) < size; i = child) {
+                child += child + 1 < size && out[child + 1].logit < out[child].logit;
+                if (!(out[child].logit < item.logit)) {
+                    break;
+                }
+                out[i] = out[child];
+            }
         }
+        out[i] = item;
     }
-    for (size_t left = size; left > 1; left--) { /* heap to descending order: the smallest goes to the end */
-        llama_token_data smallest = out[0];
-        replace_root(out, left - 1, out[left - 1]);
+    /* Heap to descending order: the smallest goes to the end. */
+    for (size_t left = size; left > 1; left--) {
+        llama_token_data smallest = out[0], item = out[left - 1];
+        size_t i, child;
+        for (i = 0; (child = 2 * i + 1) < left - 1; i = child) {
+            child += child + 1 < left - 1 && out[child + 1].logit < out[child].logit;
+            if (!(out[child].logit < item.logit)) {
+                break;
+            }
+            out[i] = out[child];
+        }
+        out[i] = item;
         out[left - 1] = smallest;
     }
     return size;
