@@ -309,8 +309,8 @@ static uint32_t parse_hex(struct parser *p, int digits) {
 static uint32_t parse_char(struct parser *p) {
     static const char plain[] = "trn\\\"[]-", meaning[] = "\t\r\n\\\"[]-";
     if (*p->at != '\\') {
-        uint32_t code = 0;
-        const size_t len = *p->at != '\0' ? hearth_utf8_decode(p->at, strnlen(p->at, 4), &code) : 0;
+        uint32_t code = (uint8_t)*p->at;
+        const size_t len = code == 0 ? 0 : code < 0x80 ? 1 : hearth_utf8_decode(p->at, strnlen(p->at, 4), &code);
         if (len == 0) {
             fail(p, *p->at == '\0' ? "unexpected end" : "the text is not UTF-8");
         }
