@@ -78,6 +78,15 @@ bool hearth_client_escape(struct hearth_buf *out, const char *text) {
     return ok;
 }
 
+char *hearth_client_path(const char *before, const char *name, const char *behind) {
+    struct hearth_buf path = {0};
+    if (hearth_buf_text(&path, before) && hearth_client_escape(&path, name) && hearth_buf_text(&path, behind)) {
+        return (char *)path.data;
+    }
+    hearth_buf_finish(&path);
+    return NULL;
+}
+
 /* A server on this machine is never behind a proxy, whatever the environment says. */
 static bool is_local(const char *base) {
     CURLU *parts = curl_url();
@@ -287,9 +296,18 @@ enum client_outcome hearth_client_request(struct hearth_client *client, const ch
     return outcome;
 }
 
+int hearth_client_complain(const struct hearth_buf *answer, long http_status, const char *key_hint) {
+    struct hearth_buf cause = {0};
+    const bool told = hearth_client_error_text((const char *)answer->data, answer->len, http_status, &cause);
+    (void)hearth_complain(1, "%s%s", told ? (const char *)cause.data : "out of memory",
+                          http_status == 401 ? key_hint : "");
+    hearth_buf_finish(&cause);
+    return 1;
+}
+
 enum client_outcome hearth_client_json(struct hearth_client *client, const char *path, const json_t *body, json_t **out,
                                        bool *missing) {
-    struct hearth_buf answer = {0}, cause = {0};
+    struct hearth_buf answer = {0};
     long status;
     *out = NULL;
     if (missing) {
@@ -306,13 +324,9 @@ enum client_outcome hearth_client_json(struct hearth_client *client, const char 
         *missing = true;
     } else if (outcome == CLIENT_DONE) {
         outcome = CLIENT_FAILED;
-        (void)hearth_complain(1, "%s",
-                              hearth_client_error_text((const char *)answer.data, answer.len, status, &cause)
-                                  ? (const char *)cause.data
-                                  : "out of memory");
+        (void)hearth_client_complain(&answer, status, "");
     }
     hearth_buf_finish(&answer);
-    hearth_buf_finish(&cause);
     return outcome;
 }
 

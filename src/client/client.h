@@ -108,8 +108,13 @@ enum client_outcome hearth_client_request(struct hearth_client *client, const ch
  * 404 is no failure and sets it; other statuses are complained of. */
 enum client_outcome hearth_client_json(struct hearth_client *client, const char *path, const json_t *body, json_t **out,
                                        bool *missing);
+/* Complains of an answer with another status than 200, in the server's words; `key_hint` stands behind them if a key is
+ * missing. Returns 1. */
+int hearth_client_complain(const struct hearth_buf *answer, long http_status, const char *key_hint);
 /* Appends text as a segment of a path. */
 bool hearth_client_escape(struct hearth_buf *out, const char *text);
+/* A path with `name` as a segment in it. NULL: out of memory. The caller's to free. */
+char *hearth_client_path(const char *before, const char *name, const char *behind);
 
 /* ---- a conversation (conversation.c) ---- */
 

@@ -94,16 +94,13 @@ static json_t *make_request(const struct client_conversation *talk, const char *
     const bool first = talk->session ? !talk->begun : json_array_size(messages) == 0;
     bool ok = !(first && options->system) || add_message(messages, "system", options->system);
     ok = ok && add_message(messages, "user", text);
-    json_t *body =
-        json_pack("{s:o, s:b, s:{s:b}}", "messages", messages, "stream", 1, "stream_options", "include_usage", 1);
-    ok = ok && body && (!options->model || json_object_set_new(body, "model", json_string(options->model)) == 0) &&
-         (options->max_tokens < 0 || json_object_set_new(body, "max_tokens", json_integer(options->max_tokens)) == 0) &&
-         (!talk->session || json_object_set_new(body, "session_id", json_string(talk->session)) == 0);
     if (!ok) {
-        json_decref(body);
+        json_decref(messages);
         return NULL;
     }
-    return body;
+    return json_pack("{s:o, s:b, s:{s:b}, s:s*, s:o*, s:s*}", "messages", messages, "stream", 1, "stream_options",
+                     "include_usage", 1, "model", options->model, "max_tokens",
+                     options->max_tokens < 0 ? NULL : json_integer(options->max_tokens), "session_id", talk->session);
 }
 
 static bool on_bytes(void *user, const char *bytes, size_t len) {
@@ -113,22 +110,13 @@ static bool on_bytes(void *user, const char *bytes, size_t len) {
 /* The local history grows by what was sent and what came back. */
 static bool remember(struct client_conversation *talk, const json_t *request, const struct client_reply *reply) {
     const char *content = reply->content.len > 0 ? (const char *)reply->content.data : "";
-    json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", content);
-    bool ok = message != NULL;
-    if (ok && reply->reasoning.len > 0) {
-        ok = json_object_set_new(message, "reasoning_content", json_string((const char *)reply->reasoning.data)) == 0;
-    }
-    json_t *messages = json_copy(json_object_get(request, "messages"));
-    if (!ok || json_array_append(messages, message) != 0) {
-        json_decref(messages);
-        messages = NULL;
-    }
-    json_decref(message);
-    if (messages) {
-        json_decref(talk->messages);
-        talk->messages = messages;
-    }
-    return messages != NULL;
+    const char *thoughts = reply->reasoning.len > 0 ? (const char *)reply->reasoning.data : NULL;
+    json_t *messages = json_copy(json_object_get(request, "messages")), *before = talk->messages;
+    const bool ok = json_array_append_new(messages, json_pack("{s:s, s:s, s:s*}", "role", "assistant", "content",
+                                                              content, "reasoning_content", thoughts)) == 0;
+    talk->messages = ok ? messages : before;
+    json_decref(ok ? before : messages);
+    return ok;
 }
 
 /* An older server takes session_id for one of the fields that mean nothing, and forgets what was said. */
@@ -171,7 +159,7 @@ static enum client_outcome conclude(struct client_conversation *talk, const json
 enum client_outcome hearth_client_conversation_say(struct client_conversation *talk, const char *text) {
     struct printer printer = {.kind = CLIENT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
     struct client_reply reply = {.on_text = on_text, .user = &printer};
-    struct hearth_buf other = {0}, cause = {0};
+    struct hearth_buf other = {0};
     json_t *request = make_request(talk, text);
     const int64_t begun_us = hearth_clock_us();
     long status;
@@ -183,33 +171,17 @@ enum client_outcome hearth_client_conversation_say(struct client_conversation *t
     end_printing(&printer);
     if (outcome == CLIENT_DONE && status != 200) {
         outcome = CLIENT_FAILED;
-        if (!hearth_client_error_text((const char *)other.data, other.len, status, &cause)) {
-            (void)no_memory();
-        } else {
-            (void)hearth_complain(1, "%s%s", (const char *)cause.data,
-                                  status == 401 ? " (--key or HEARTH_API_KEY gives one)" : "");
-        }
+        (void)hearth_client_complain(&other, status, " (--key or HEARTH_API_KEY gives one)");
     } else {
         outcome = conclude(talk, request, &reply, outcome, begun_us);
     }
     json_decref(request);
     hearth_buf_finish(&other);
-    hearth_buf_finish(&cause);
     hearth_client_reply_finish(&reply);
     return outcome;
 }
 
 /* ---- sessions ---- */
-
-/* "/v1/…/NAME…". NULL: out of memory. The caller's to free. */
-static char *path_of(const char *before, const char *name, const char *behind) {
-    struct hearth_buf path = {0};
-    if (hearth_buf_text(&path, before) && hearth_client_escape(&path, name) && hearth_buf_text(&path, behind)) {
-        return (char *)path.data;
-    }
-    hearth_buf_finish(&path);
-    return NULL;
-}
 
 /* Takes a name. False: out of memory. */
 static bool set_session(struct client_conversation *talk, const char *name, bool begun) {
@@ -245,7 +217,7 @@ enum client_outcome hearth_client_conversation_enter(struct client_conversation 
     json_t *session = NULL;
     enum client_outcome outcome = CLIENT_DONE;
     if (ask) {
-        char *path = path_of("/v1/sessions/", name, "");
+        char *path = hearth_client_path("/v1/sessions/", name, "");
         outcome = path ? hearth_client_json(talk->client, path, NULL, &session, &missing) : no_memory();
         free(path);
     }
@@ -282,7 +254,7 @@ static enum client_outcome fork_session(struct client_conversation *talk, const 
         return CLIENT_FAILED;
     }
     json_t *session = NULL, *body = json_pack("{s:s}", "name", name);
-    char *path = path_of("/v1/sessions/", talk->session, "/fork");
+    char *path = hearth_client_path("/v1/sessions/", talk->session, "/fork");
     enum client_outcome outcome =
         path && body ? hearth_client_json(talk->client, path, body, &session, NULL) : no_memory();
     if (outcome == CLIENT_DONE) {
@@ -300,9 +272,9 @@ static enum client_outcome fork_session(struct client_conversation *talk, const 
 static enum client_outcome print_page(struct client_conversation *talk, struct hearth_show_items *print, char **after) {
     json_t *page = NULL;
     bool missing = false;
-    char *query =
-        *after ? path_of("/items?order=asc&limit=100&after=", *after, "") : strdup("/items?order=asc&limit=100");
-    char *path = query ? path_of("/v1/conversations/", talk->session, query) : NULL;
+    char *query = *after ? hearth_client_path("/items?order=asc&limit=100&after=", *after, "")
+                         : strdup("/items?order=asc&limit=100");
+    char *path = query ? hearth_client_path("/v1/conversations/", talk->session, query) : NULL;
     enum client_outcome outcome = path ? hearth_client_json(talk->client, path, NULL, &page, &missing) : no_memory();
     free(*after);
     *after = NULL;

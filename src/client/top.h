@@ -3,9 +3,7 @@
  *     top.c          the command line, and one frame after the other
  *     top_screen.c   the terminal: its mode, its size, keys
  *     top_read.c     asks the server what it is doing
- *     top_show.c     a frame, as text and as JSON
- *     top_rows.c     its tables: lanes, what waits, the last requests, and one row in full
- *     top_parts.c    numbers that may be missing, and lines that are no wider than they may be */
+ *     top_show.c     a frame, as text and as JSON */
 #ifndef HEARTH_CLIENT_TOP_H
 #define HEARTH_CLIENT_TOP_H
 
@@ -69,40 +67,6 @@ void hearth_client_top_print(FILE *out, const char *url, const struct top_sample
                              const struct top_view *view);
 /* The same for programs. NULL: out of memory. The caller's reference. */
 json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now);
-
-/* Lanes, what waits, and either the last requests or the selected row, in at most `rows` lines (0: no limit). */
-void hearth_client_top_tables(FILE *out, const struct top_sample *now, const struct top_view *view, int rows);
-
-/* ---- lines and numbers (top_parts.c) ---- */
-
-/* A line that is put together from its most important part to the least: what does not fit is left out, and so is
- * everything behind it. */
-struct top_line {
-    FILE *out;
-    int columns, used;
-    int blanks; /* of `used`: they are printed when something comes behind them */
-    bool full;
-};
-
-/* Appends a part of ASCII, whole or not at all; the first one of a line is cut. */
-void hearth_client_top_part(struct top_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Appends text of others, as much of it as there is room for and at most `columns`. */
-void hearth_client_top_text(struct top_line *line, const char *text, int columns);
-/* The same, filled up with blanks to `columns`; "-" for no text. */
-void hearth_client_top_cell(struct top_line *line, const char *text, int columns);
-/* Ends the line, and begins the next one. */
-void hearth_client_top_end(struct top_line *line);
-
-/* Members that may be missing: NAN, "". */
-double hearth_client_top_number(const json_t *object, const char *name);
-const char *hearth_client_top_name(const json_t *object, const char *name);
-
-/* "-" for NAN. */
-struct hearth_shown hearth_client_top_count(double n);
-struct hearth_shown hearth_client_top_bytes(double n);
-struct hearth_shown hearth_client_top_percent(double fraction);
-struct hearth_shown hearth_client_top_rate(double per_s);
-struct hearth_shown hearth_client_top_duration(double ms);
 
 /* ---- the terminal (top_screen.c) ---- */
 

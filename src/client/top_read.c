@@ -55,7 +55,7 @@ static json_t *parse(const char *path, struct hearth_buf *answer, json_type want
 /* `must`: without it nothing can be said. */
 static enum client_outcome read_part(struct hearth_client *client, const char *path, json_type wanted, bool must,
                                      json_t **out) {
-    struct hearth_buf answer = {0}, cause = {0};
+    struct hearth_buf answer = {0};
     long status = 0;
     enum client_outcome outcome = hearth_client_request(client, path, NULL, NULL, NULL, &answer, &status);
     *out = outcome == CLIENT_DONE && status == 200 ? parse(path, &answer, wanted) : NULL;
@@ -64,13 +64,10 @@ static enum client_outcome read_part(struct hearth_client *client, const char *p
         if (status == 200 || status == 404) {
             (void)hearth_complain(1, "%s is no hearth server: it has no %s", hearth_client_url(client), path);
         } else {
-            const bool told = hearth_client_error_text((const char *)answer.data, answer.len, status, &cause);
-            (void)hearth_complain(1, "%s%s", told ? (const char *)cause.data : "out of memory",
-                                  status == 401 ? " (--api-key)" : "");
+            (void)hearth_client_complain(&answer, status, " (--api-key)");
         }
     }
     hearth_buf_finish(&answer);
-    hearth_buf_finish(&cause);
     return outcome;
 }
 

@@ -197,12 +197,11 @@ static void print_details(const json_t *request) {
 }
 
 static int show_one(struct hearth_client *client, const char *id, bool json) {
-    struct hearth_buf path = {0};
+    char *path = hearth_client_path("/requests/", id, "");
     json_t *request = NULL;
     bool missing = false;
     int status = 1;
-    if (hearth_buf_text(&path, "/requests/") && hearth_client_escape(&path, id) &&
-        hearth_client_json(client, (const char *)path.data, NULL, &request, &missing) == CLIENT_DONE) {
+    if (path != NULL && hearth_client_json(client, path, NULL, &request, &missing) == CLIENT_DONE) {
         if (missing) {
             status =
                 hearth_complain(1, "%s keeps no request %s (hearth why lists them)", hearth_client_url(client), id);
@@ -215,7 +214,7 @@ static int show_one(struct hearth_client *client, const char *id, bool json) {
         }
     }
     json_decref(request);
-    hearth_buf_finish(&path);
+    free(path);
     return status;
 }
 
@@ -382,12 +381,10 @@ static int follow(struct hearth_client *client, const struct why_options *chosen
 static void print_state(struct hearth_client *client, const char *session) {
     static const char *const places[][2] = {
         {"live", "in the engine"}, {"ram", "in RAM"}, {"disk", "on disk"}, {"remote", "in the shared store"}};
-    struct hearth_buf path = {0};
+    char *path = hearth_client_path("/v1/sessions/", session, "/state");
     json_t *state = NULL;
     bool missing = false;
-    if (hearth_buf_text(&path, "/v1/sessions/") && hearth_client_escape(&path, session) &&
-        hearth_buf_text(&path, "/state") &&
-        hearth_client_json(client, (const char *)path.data, NULL, &state, &missing) == CLIENT_DONE && !missing) {
+    if (path != NULL && hearth_client_json(client, path, NULL, &state, &missing) == CLIENT_DONE && !missing) {
         const double ms = json_number_value(json_object_get(state, "restore_ms")) +
                           json_number_value(json_object_get(state, "prefill_ms"));
         (void)printf("its state now:");
@@ -402,7 +399,7 @@ static void print_state(struct hearth_client *client, const char *session) {
                      ms / 1000);
     }
     json_decref(state);
-    hearth_buf_finish(&path);
+    free(path);
 }
 
 static int list_slow(struct hearth_client *client, const struct why_options *chosen) {
