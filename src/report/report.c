@@ -52,35 +52,23 @@ static json_t *lines_json(const struct hearth_report_divergence *divergence) {
     json_t *list = json_array();
     for (size_t i = 0; i < divergence->line_count; i++) {
         const struct hearth_report_line *line = &divergence->lines[i];
-        json_t *json =
-            json_pack("{s:i, s:o, s:o, s:o}", "number", (int)line->number, "before", text_or_null(line->then), "after",
-                      text_or_null(line->now), "strip_line", text_or_null(line->paragraph ? NULL : line->pattern));
-        if (line->paragraph) {
-            json_object_set_new(json, "strip_paragraph", text_json(line->pattern));
-        }
-        json_array_append_new(list, json);
+        json_array_append_new(list, json_pack("{s:i, s:o, s:o, s:o, s:o*}", "number", (int)line->number, "before",
+                                              text_or_null(line->then), "after", text_or_null(line->now), "strip_line",
+                                              text_or_null(line->paragraph ? NULL : line->pattern), "strip_paragraph",
+                                              line->paragraph ? text_json(line->pattern) : NULL));
     }
     return list;
 }
 
 json_t *hearth_report_divergence_json(const struct hearth_report_divergence *divergence, bool texts) {
-    json_t *json = json_pack("{s:I, s:o, s:s}", "token", (json_int_t)divergence->token, "message",
-                             divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
-                             divergence->field);
-    if (json != NULL && texts) {
-        json_object_set_new(json, "before", text_json(divergence->before));
-        json_object_set_new(json, "after", text_json(divergence->after));
-    }
-    if (json != NULL) {
-        json_object_set_new(json, "cause", json_string(hearth_cause_text(divergence->cause)));
-        json_object_set_new(json, "cause_text", json_string(hearth_cause_help(divergence->cause)));
-        json_object_set_new(json, "saved_tokens", json_integer((json_int_t)divergence->saved_tokens));
-    }
-    if (json != NULL && texts && divergence->line_count > 0) {
-        json_object_set_new(json, "line", text_json(divergence->lines[0].now));
-        json_object_set_new(json, "lines", lines_json(divergence));
-    }
-    return json;
+    const bool lines = texts && divergence->line_count > 0;
+    return json_pack("{s:I, s:o, s:s, s:o*, s:o*, s:s, s:s, s:I, s:o*, s:o*}", "token", (json_int_t)divergence->token,
+                     "message", divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
+                     divergence->field, "before", texts ? text_json(divergence->before) : NULL, "after",
+                     texts ? text_json(divergence->after) : NULL, "cause", hearth_cause_text(divergence->cause),
+                     "cause_text", hearth_cause_help(divergence->cause), "saved_tokens",
+                     (json_int_t)divergence->saved_tokens, "line", lines ? text_json(divergence->lines[0].now) : NULL,
+                     "lines", lines ? lines_json(divergence) : NULL);
 }
 
 static json_t *verdicts_json(const struct hearth_report *report, bool texts) {
