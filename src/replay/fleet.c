@@ -14,7 +14,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "replay/lane.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "cache/tree.h"
 #include "replay/sim_store.h"
-#include "replay/lane.h"
 
 #include <math.h>
 #include <stdlib.h>

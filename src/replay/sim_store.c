@@ -8,16 +8,16 @@
  *     get    READ at the end of the transfer
  *     seek   FOUND for all that is there, then SOUGHT, a round trip later
  *
- * As with Redis a box is not told what the store has evicted: it learns that when it seeks there or reads it. So which
- * boxes know of an item stands with it, and an item that is gone stays, as a ghost, while a box believes in it. (Of
- * very many ghosts the oldest are told.)
+ * As with Redis, the store does not report what it evicts: a box learns that when it seeks or reads the item. So each
+ * item counts the boxes that know of it, and an evicted item stays as a ghost while there are such boxes. (When there
+ * are very many ghosts, the oldest are reported.)
  *
- * Of a prompt's block a box is told what can be of use to the prompt, which has all tokens of the block up to the first
- * one of a page, or up to where a snapshot stands: items are found by the digest of these. However many conversations
- * go on from one block, none is told of another one's.
+ * A seek for a prompt's block finds only items that the prompt can use: it must have all tokens of the block up to the
+ * first one of a page, or up to a snapshot's position. Items are found by the digest of these tokens. So items of other
+ * conversations that go on from the same block are not found.
  *
  * Invariants: an item is in `items` and its bytes count in the budget, or it is in `ghosts`; either way it can be found
- * at its place. `believers` of an item are the boxes that have it among what they know. */
+ * at its place. `known_by` of an item is the number of boxes that have it in `known`. */
 #include "replay/sim_store.h"
 
 #include "base/assert.h"
@@ -37,7 +37,7 @@ struct store_item {
     size_t state_bytes;
     int32_t base_pos, p0, p1;
     uint16_t owner; /* of store->shares */
-    uint8_t believers, kind, label;
+    uint8_t known_by, kind, label;
     bool gone;             /* a ghost */
     hearth_token tokens[]; /* [base_pos, p1) */
 };
@@ -70,6 +70,7 @@ struct store_box {
 
 struct hearth_sim_store {
     struct hearth_sim_store_params params;
+    struct hearth_backing_ops ops;
     struct hearth_wire in, out;
     struct hearth_lru items, ghosts; /* a ghost counts as one byte */
     struct hearth_table items_at;    /* of both, by place */
@@ -187,8 +188,8 @@ static struct hearth_lru_entry *known_of(const struct store_box *box, struct hea
     return (struct hearth_lru_entry *)hearth_table_find(&box->known.table, name);
 }
 
-/* The box learns of an item: it stands next older than `newer` (NULL: nothing). Without memory it is not known. Returns
- * what is known. */
+/* Adds an item to what a box knows, as the next older one than `newer` (NULL: as the newest). Returns the entry; NULL:
+ * out of memory. */
 static struct hearth_lru_entry *know(struct store_box *box, struct store_item *item, struct hearth_lru_entry *newer) {
     struct hearth_lru_entry *known = known_of(box, name_of(item));
     if (known) {
@@ -204,11 +205,11 @@ static struct hearth_lru_entry *know(struct store_box *box, struct store_item *i
         free(known);
         return NULL;
     }
-    item->believers++;
+    item->known_by++;
     return known;
 }
 
-/* The box knows of the item no more. False: it did not. */
+/* Removes an item from what a box knows. False: it was not there. */
 static bool unknow(struct store_box *box, struct store_item *item) {
     struct hearth_lru_entry *known = known_of(box, name_of(item));
     if (!known) {
@@ -216,12 +217,12 @@ static bool unknow(struct store_box *box, struct store_item *item) {
     }
     hearth_lru_remove(&box->known, known);
     free(known);
-    item->believers--;
+    item->known_by--;
     return true;
 }
 
-/* The box is told that the item is gone, if it knows of it. */
-static bool disabuse(struct store_box *box, struct store_item *item, int64_t at_us) {
+/* Reports to a box that an item is lost, if the box knows of it. */
+static bool tell_lost(struct store_box *box, struct store_item *item, int64_t at_us) {
     const bool known = unknow(box, item);
     if (known) {
         tell(box, at_us, (struct hearth_backing_event){.type = HEARTH_BACKING_LOST, .name = name_of(item)});
@@ -229,42 +230,42 @@ static bool disabuse(struct store_box *box, struct store_item *item, int64_t at_
     return known;
 }
 
-/* A ghost that no box believes in is gone. */
-static void lay(struct hearth_sim_store *store, struct store_item *item) {
-    if (item->gone && item->believers == 0) {
+/* Frees a ghost that no box knows of. */
+static void drop_ghost(struct hearth_sim_store *store, struct store_item *item) {
+    if (item->gone && item->known_by == 0) {
         hearth_lru_remove(&store->ghosts, &item->entry);
         destroy_item(store, item);
     }
 }
 
-/* All boxes that believe in an item, which is in neither list, learn that it is gone. */
-static void disclose(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
-    for (uint32_t i = 0; item->believers > 0; i++) {
-        (void)disabuse(&store->boxes[i], item, at_us);
+/* Reports to all boxes that know of an item, which is in neither list, that it is lost, and frees it. */
+static void drop_for_all(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
+    for (uint32_t i = 0; item->known_by > 0; i++) {
+        (void)tell_lost(&store->boxes[i], item, at_us);
     }
     destroy_item(store, item);
 }
 
-/* What a box has not used for longest it knows no more: it is found again when it is asked for. */
+/* Removes what a box has not used for longest from what it knows: a seek finds it again. */
 static void forget_oldest(struct store_box *box) {
     while (box->known.bytes > box->known.budget_bytes) {
         struct hearth_sim_store *store = box->store;
         struct store_item *item = find_any(store, box->known.oldest->link.key);
-        (void)disabuse(box, item, *box->now_us);
-        lay(store, item);
+        (void)tell_lost(box, item, *box->now_us);
+        drop_ghost(store, item);
     }
 }
 
-/* An item, which is in neither list any more, is gone from the store. */
+/* Takes an item, which is in neither list any more, out of the store. */
 static void lose_item(struct hearth_sim_store *store, struct store_item *item, int64_t at_us) {
     hearth_share_count(&store->shares, item->owner, item->entry.bytes, 0);
     item->gone = true;
     item->entry.bytes = 1;
-    if (store->params.disk || item->believers == 0 || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
-        disclose(store, item, at_us);
+    if (store->params.disk || item->known_by == 0 || !hearth_lru_add(&store->ghosts, &item->entry, NULL)) {
+        drop_for_all(store, item, at_us);
     }
     for (struct hearth_lru_entry *oldest; (oldest = hearth_lru_evict(&store->ghosts)) != NULL;) {
-        disclose(store, (struct store_item *)oldest, at_us);
+        drop_for_all(store, (struct store_item *)oldest, at_us);
     }
 }
 
@@ -311,7 +312,7 @@ static struct hearth_record *record_of(const struct hearth_sim_store *store, str
     return hearth_record_copy(&record);
 }
 
-/* A ghost comes to life again, or a new item is made, in the list of items. NULL: out of memory. */
+/* Adds an item, made of its ghost if there is one. NULL: out of memory. */
 static struct store_item *add_item(struct hearth_sim_store *store, const struct hearth_record *record, size_t bytes) {
     struct store_item *item = find_in(&store->ghosts, record->name);
     if (item) {
@@ -325,7 +326,7 @@ static struct store_item *add_item(struct hearth_sim_store *store, const struct 
     item->gone = false;
     item->entry = (struct hearth_lru_entry){.link.key = record->name, .bytes = bytes};
     if (!hearth_lru_add(&store->items, &item->entry, NULL)) {
-        disclose(store, item, 0);
+        drop_for_all(store, item, 0);
         return NULL;
     }
     item->owner = hearth_share_find(&store->shares, record->owner);
@@ -382,7 +383,7 @@ static int64_t transfer(struct store_box *box, int64_t *free_us, struct hearth_w
     return *free_us;
 }
 
-/* What has been written by now waits no more. */
+/* Takes the writes that have ended by now out of the queue. */
 static void end_writes(struct store_box *box, int64_t now_us) {
     while (box->written < box->write_count && box->writes[box->written].end_us <= now_us) {
         box->queued_bytes -= box->writes[box->written++].bytes;
@@ -453,14 +454,15 @@ static bool store_get(struct hearth_backing *backing, struct hearth_digest name)
         struct store_item *ghost = store->away ? NULL : find_in(&store->ghosts, name);
         event.err = store->away ? HEARTH_ERR_IO : HEARTH_ERR_NOT_FOUND;
         if (ghost && unknow(box, ghost)) {
-            lay(store, ghost);
+            drop_ghost(store, ghost);
         }
     }
     tell(box, at_us, event);
     return true;
 }
 
-/* Tells the box what is found there, and what is not any more. Returns the last that it knows of, or `newer`. */
+/* Reports to a box the items at a place, and those that are lost. Returns the last entry of what it knows, or `newer`.
+ */
 static struct hearth_lru_entry *tell_of(struct store_box *box, struct hearth_digest place, int64_t at_us,
                                         struct hearth_lru_entry *newer) {
     struct hearth_sim_store *store = box->store;
@@ -468,8 +470,8 @@ static struct hearth_lru_entry *tell_of(struct store_box *box, struct hearth_dig
         struct store_item *item = (struct store_item *)(void *)((char *)link - offsetof(struct store_item, at));
         next = hearth_table_next(link);
         if (item->gone) {
-            (void)disabuse(box, item, at_us);
-            lay(store, item);
+            (void)tell_lost(box, item, at_us);
+            drop_ghost(store, item);
             continue;
         }
         struct hearth_record *record = item->ready_us <= at_us ? record_of(store, item) : NULL;
@@ -551,7 +553,8 @@ static void store_destroy(struct hearth_backing *backing) {
     (void)backing; /* the store's */
 }
 
-static const struct hearth_backing_ops OPS = {.destroy = store_destroy,
+/* Of the store; a disk's are those, but for what hearth_sim_store_create() changes. */
+static const struct hearth_backing_ops ops = {.destroy = store_destroy,
                                               .put = store_put,
                                               .get = store_get,
                                               .seek = store_seek,
@@ -563,24 +566,13 @@ static const struct hearth_backing_ops OPS = {.destroy = store_destroy,
                                               .stats = store_stats,
                                               .set_wake = store_set_wake};
 
-static const struct hearth_backing_ops DISK_OPS = {.destroy = store_destroy,
-                                                   .put = store_put,
-                                                   .get = store_get,
-                                                   .touch = disk_touch,
-                                                   .reject = store_reject,
-                                                   .remove = store_remove,
-                                                   .poll = store_poll,
-                                                   .wait = store_wait,
-                                                   .stats = store_stats,
-                                                   .set_wake = store_set_wake};
-
 /* ---- life ---- */
 
 static void forget_all(struct store_box *box) {
     while (box->known.oldest) {
         struct store_item *item = find_any(box->store, box->known.oldest->link.key);
         (void)unknow(box, item);
-        lay(box->store, item);
+        drop_ghost(box->store, item);
     }
 }
 
@@ -606,6 +598,11 @@ struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_p
         return NULL;
     }
     store->params = *params;
+    store->ops = ops;
+    if (params->disk) { /* it need not be asked what it has */
+        store->ops.seek = NULL;
+        store->ops.touch = disk_touch;
+    }
     store->items.budget_bytes = params->bytes;
     store->ghosts.budget_bytes = GHOSTS_MAX;
     store->box_count = boxes;
@@ -614,8 +611,7 @@ struct hearth_sim_store *hearth_sim_store_create(const struct hearth_sim_store_p
 
 struct hearth_backing *hearth_sim_store_tier(struct hearth_sim_store *store, uint32_t number, int64_t *now_us) {
     struct store_box *box = &store->boxes[number];
-    box->backing = store->params.disk ? (struct hearth_backing){.ops = &DISK_OPS, .name = "disk"}
-                                      : (struct hearth_backing){.ops = &OPS, .name = "remote"};
+    box->backing = (struct hearth_backing){.ops = &store->ops, .name = store->params.disk ? "disk" : "remote"};
     box->store = store;
     box->now_us = now_us;
     box->known.budget_bytes = store->params.known > 0 ? store->params.known : SIZE_MAX;
