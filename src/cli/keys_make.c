@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/keys.h"
 #include "console/show.h"
+#include "console/tool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +14,20 @@
 #define KEY_BYTES 24
 #define SALT_BYTES 8
 
-static const char *const usage =
-    "hearth keys new [SETTING …]    makes a key: prints it on stderr, and its line for --api-key-file on stdout\n"
-    "hearth keys hash [SETTING …]   the line for the key on standard input\n"
-    "\n"
-    "A line holds the key's hash only. Settings: name=NAME scope=infer,sessions,admin weight=N class=side|background\n"
-    "rpm=N tpm=N running=N stored=TOKENS stored-bytes=N stored-sessions=N (docs/load.md)\n";
+static const struct hearth_console_command commands[] = {
+    {"new", "[SETTING…]", "makes a key: prints it on stderr, and its line for --api-key-file on stdout", 1, 0,
+     HEARTH_CONSOLE_MANY},
+    {"hash", "[SETTING…]", "the line for the key on standard input", 2, 0, HEARTH_CONSOLE_MANY},
+};
+
+static const struct hearth_console_tool tool = {
+    .name = "keys",
+    .about = "keys of clients. A line of --api-key-file holds the key's hash only.\n"
+             "Settings: name=NAME scope=infer,sessions,admin weight=N class=side|background\n"
+             "rpm=N tpm=N running=N stored=TOKENS stored-bytes=N stored-sessions=N (docs/load.md)",
+    .commands = commands,
+    .command_count = 2,
+};
 
 static bool random_hex(char *out, size_t bytes) {
     unsigned char random[KEY_BYTES];
@@ -31,7 +40,7 @@ static bool random_hex(char *out, size_t bytes) {
     return true;
 }
 
-static int print_line(const char *key, int argc, char *const argv[]) {
+static int print_line(const char *key, char *const *settings) {
     char salt[2 * SALT_BYTES + 1], text[HEARTH_KEY_HASH_TEXT_MAX];
     struct hearth_key_hash hash;
     if (!random_hex(salt, SALT_BYTES) || !hearth_key_hash_make(salt, key, &hash)) {
@@ -39,24 +48,24 @@ static int print_line(const char *key, int argc, char *const argv[]) {
     }
     hearth_key_hash_print(&hash, text);
     printf("%s", text);
-    for (int i = 0; i < argc; i++) {
-        printf(" %s", argv[i]);
+    for (; *settings; settings++) {
+        printf(" %s", *settings);
     }
     printf("\n");
     return 0;
 }
 
-static int make_key(int argc, char *const argv[]) {
+static int make_key(char *const *settings) {
     char key[3 + 2 * KEY_BYTES + 1] = "hk-";
     if (!random_hex(key + 3, KEY_BYTES)) {
         return hearth_complain(1, "the system gives no random numbers");
     }
-    const int status = print_line(key, argc, argv);
+    const int status = print_line(key, settings);
     (void)fprintf(stderr, "%s\n", key);
     return status;
 }
 
-static int hash_key(int argc, char *const argv[]) {
+static int hash_key(char *const *settings) {
     char key[4096];
     if (!fgets(key, sizeof(key), stdin)) {
         return hearth_complain(1, "no key on standard input");
@@ -65,22 +74,17 @@ static int hash_key(int argc, char *const argv[]) {
     if (*key == '\0' || strpbrk(key, " \t,")) {
         return hearth_complain(1, "a key is not empty and has no blanks or commas");
     }
-    return print_line(key, argc, argv);
+    return print_line(key, settings);
 }
 
-int hearth_cli_keys(int argc, char *const argv[]) {
-    const bool make = argc > 0 && strcmp(argv[0], "new") == 0;
+static int run(const struct hearth_console_call *call, void *user) {
     struct hearth_errmsg msg = {""};
-    hearth_show_as("keys");
-    if (argc == 0 || (!make && strcmp(argv[0], "hash") != 0)) {
-        const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
-        return fputs(usage, help ? stdout : stderr) < 0 || !help;
-    }
     struct hearth_buf words = {0};
     bool one_each = true, ok = hearth_buf_text(&words, "");
-    for (int i = 1; i < argc && ok; i++) {
-        one_each = one_each && strpbrk(argv[i], " \t") == NULL;
-        ok = hearth_buf_printf(&words, "%s ", argv[i]);
+    (void)user;
+    for (int i = 0; i < call->arg_count && ok; i++) {
+        one_each = one_each && strpbrk(call->args[i], " \t") == NULL;
+        ok = hearth_buf_printf(&words, "%s ", call->args[i]);
     }
     /* All together: what the line holds is read like this. */
     ok = ok && one_each && hearth_key_settings_check("settings", (char *)words.data, &msg) == HEARTH_OK;
@@ -88,5 +92,9 @@ int hearth_cli_keys(int argc, char *const argv[]) {
     if (!ok) {
         return hearth_complain(1, "%s", *msg.text ? msg.text : one_each ? "no memory" : "one setting in an argument");
     }
-    return make ? make_key(argc - 1, argv + 1) : hash_key(argc - 1, argv + 1);
+    return call->command == &commands[0] ? make_key(call->args) : hash_key(call->args);
+}
+
+int hearth_cli_keys(int argc, char *const argv[]) {
+    return hearth_console_run(&tool, argc, argv, NULL, run);
 }

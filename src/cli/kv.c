@@ -32,7 +32,7 @@ static const struct hearth_console_command commands[] = {
     {"import", "FILE", "take a conversation from such a file (- for standard input)", IMPORT, 1, 1},
 };
 
-/* Of the command at the same place. */
+/* The functions of `commands`, in the same order. */
 static int (*const runs[])(struct kv *kv) = {hearth_kv_ls, hearth_kv_stat,   hearth_kv_verify, hearth_kv_gc,
                                              hearth_kv_rm, hearth_kv_export, hearth_kv_import};
 

@@ -11,7 +11,6 @@
  * name, length and checksums have been verified. Items carry the fingerprint of their model, which decides where they
  * go. What is there already is left as it is, so importing twice is importing once. */
 #include "cli/kv_internal.h"
-#include "console/transfer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -79,7 +78,7 @@ static bool write_section(int fd, const char *type, uint32_t flags, uint64_t byt
 /* One file, whole and verified as far as its checksums go. A status. */
 static int export_item(struct kv_export *export, const struct kv_item *item) {
     struct kv_head head;
-    struct hearth_buf bytes = {0};
+    struct hearth_buf payload = {0};
     int status = 0;
     char hex[33];
     hearth_digest_hex(item->file.id.name, hex);
@@ -89,18 +88,16 @@ static int export_item(struct kv_export *export, const struct kv_item *item) {
         status = hearth_complain(1, "%s was evicted meanwhile: try again", hex);
     } else if (hearth_kv_state(&head) != KV_READABLE) {
         status = hearth_complain(1, "%s is damaged (hearth kv verify quarantines it)", hex);
-    } else if (!hearth_buf_reserve(&bytes, (size_t)head.file_bytes)) {
-        status = hearth_complain(1, "out of memory");
-    } else if (!hearth_kv_read(head.fd, bytes.data, (size_t)head.file_bytes, 0)) {
+    } else if (!hearth_transfer_append(&head.in, &payload, info->payload_bytes, false)) {
         status = hearth_complain(1, "%s cannot be read: %s", hex, strerror(errno));
-    } else if (hearth_checksum(bytes.data + info->header_bytes, (size_t)info->payload_bytes) !=
-               info->payload_checksum) {
+    } else if (hearth_checksum(payload.data, payload.len) != info->payload_checksum) {
         status = hearth_complain(1, "%s is damaged (hearth kv verify quarantines it)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
-               !hearth_transfer_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
+               !hearth_transfer_write(export->fd, head.header.data, head.header.len) ||
+               !hearth_transfer_write(export->fd, payload.data, payload.len)) {
         status = hearth_complain(1, "cannot write: %s", strerror(errno));
     }
-    hearth_buf_finish(&bytes);
+    hearth_buf_finish(&payload);
     hearth_kv_head_close(&head);
     export->done_bytes += item->file.bytes;
     hearth_show_progress("exporting", export->done_bytes, export->list.bytes, true);
@@ -211,33 +208,6 @@ static bool skip(struct kv_import *import, uint64_t bytes) {
     return true;
 }
 
-static bool read_into(struct kv_import *import, struct hearth_buf *buf, uint64_t len) {
-    if (!hearth_transfer_append(&import->in, buf, len, false)) {
-        stop_reading(import);
-        return false;
-    }
-    return true;
-}
-
-/* Reads an item's header into `buf`; false when the input stopped. */
-static bool read_item_header(struct kv_import *import, uint64_t bytes, struct hearth_buf *buf,
-                             enum hearth_format_verdict *verdict, struct hearth_format_info *info) {
-    *verdict = HEARTH_FORMAT_SHORT;
-    if (!read_into(import, buf, bytes < HEARTH_FORMAT_BLOCK ? bytes : HEARTH_FORMAT_BLOCK)) {
-        return false;
-    }
-    *verdict = hearth_format_read(buf->data, buf->len, import->kv->seal, info);
-    const size_t want = info->header_bytes;
-    if (*verdict == HEARTH_FORMAT_SHORT && want > buf->len && want <= bytes && want <= HEARTH_FORMAT_HEADER_MAX) {
-        hearth_format_info_finish(info);
-        if (!read_into(import, buf, want - buf->len)) {
-            return false;
-        }
-        *verdict = hearth_format_read(buf->data, buf->len, import->kv->seal, info);
-    }
-    return true;
-}
-
 /* Writes, verifies, publishes. False: it did not verify (with `cause`), or the import stopped. */
 static bool publish(struct kv_import *import, const struct hearth_file_id *id, const struct hearth_format_info *info,
                     const struct hearth_buf *header, struct hearth_buf *payload, const char **cause) {
@@ -293,7 +263,9 @@ static void import_known_header(struct kv_import *import, const struct hearth_fo
         import->known += skip(import, left);
         return;
     }
-    if (read_into(import, &payload, left)) {
+    if (!hearth_transfer_append(&import->in, &payload, left, false)) {
+        stop_reading(import);
+    } else {
         const uint64_t bytes = header->len + payload.len;
         if (publish(import, &id, info, header, &payload, &cause)) {
             import->fresh++;
@@ -309,7 +281,9 @@ static void import_item(struct kv_import *import, uint64_t bytes) {
     struct hearth_buf header = {0};
     struct hearth_format_info info = {0};
     enum hearth_format_verdict verdict;
-    if (read_item_header(import, bytes, &header, &verdict, &info)) {
+    if (!hearth_kv_read_header(&import->in, bytes, import->kv->seal, &header, &verdict, &info)) {
+        stop_reading(import);
+    } else {
         const uint64_t left = bytes - header.len;
         if (verdict == HEARTH_FORMAT_NEWER) {
             import->skipped += skip(import, left);
@@ -390,10 +364,9 @@ static bool read_head(struct kv_import *import, const char *path) {
 static int report(struct kv_import *import) {
     int status = import->stop || import->damaged + import->sealed + import->skipped > 0;
     if (import->kv->options.json) {
-        const int printed = hearth_show_json(json_pack(
-            "{s:I, s:I, s:I, s:I, s:I, s:I}", "new", (json_int_t)import->fresh, "new_bytes",
-            (json_int_t)import->fresh_bytes, "known", (json_int_t)import->known, "damaged", (json_int_t)import->damaged,
-            "sealed", (json_int_t)import->sealed, "other_version", (json_int_t)import->skipped));
+        const int printed = hearth_show_json(HEARTH_SHOW_MEMBERS(
+            {"new", import->fresh}, {"new_bytes", import->fresh_bytes}, {"known", import->known},
+            {"damaged", import->damaged}, {"sealed", import->sealed}, {"other_version", import->skipped}));
         status = printed == 0 ? status : printed;
     } else {
         (void)printf("imported %s new %s, %s; %s there already\n", hearth_show_count(import->fresh).text,

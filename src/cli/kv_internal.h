@@ -1,9 +1,7 @@
 /* What the files of `hearth kv` share.
  *
  *     kv.c         the command line
- *     kv_view.c    what was loaded
- *     kv_load.c    the directory's files and what their headers say
- *     kv_remote.c  the items of a store that boxes share: loading, verify, gc
+ *     kv_load.c    the items of the directory or the store, and what their headers say
  *     kv_tree.c    conversations, from what the headers say
  *     kv_ls.c      ls, stat
  *     kv_verify.c  verify, gc, rm
@@ -13,6 +11,7 @@
 
 #include "base/seal.h"
 #include "console/show.h"
+#include "console/transfer.h"
 #include "tier/directory.h"
 #include "tier/format.h"
 #include "tier/remote_list.h"
@@ -32,15 +31,15 @@ struct kv {
     struct kv_options options; /* first: the command line is read into it */
     char *const *args;
     int arg_count;
-    struct hearth_directory *directory; /* one of them */
-    struct hearth_remote_list *remote;
-    struct hearth_seal *seal; /* NULL: no key was given */
+    struct hearth_directory *directory; /* NULL: a store */
+    struct hearth_remote_list *remote;  /* NULL: a directory */
+    struct hearth_seal *seal;           /* NULL: no key was given */
 };
 
-/* --budget, or what a server takes that is told nothing, when `bytes` are there. */
+/* --budget, or a server's default when the directory has `bytes`. */
 uint64_t hearth_kv_budget(const struct kv *kv, uint64_t bytes);
 
-/* Its path, or its address. */
+/* The directory's path, or the store's address. */
 static inline const char *hearth_kv_place(const struct kv *kv) {
     return kv->remote ? hearth_remote_list_label(kv->remote) : hearth_directory_path(kv->directory);
 }
@@ -57,10 +56,10 @@ int hearth_kv_import(struct kv *kv);
 
 enum kv_state {
     KV_READABLE,
-    KV_SEALED,        /* with a key that is not at hand */
-    KV_OTHER_VERSION, /* whole, and for another hearth */
-    KV_DAMAGED,       /* its header; or the file is something else */
-    KV_UNREADABLE,    /* the system says no */
+    KV_SEALED,        /* encrypted with a key that is not given */
+    KV_OTHER_VERSION, /* written by another version of hearth */
+    KV_DAMAGED,       /* its header is damaged, or the file is something else */
+    KV_UNREADABLE,    /* reading fails */
 };
 
 struct kv_item {
@@ -69,16 +68,16 @@ struct kv_item {
     uint32_t hits;
     enum kv_state state;
     struct hearth_record record; /* READABLE, with tokens; SEALED: positions only */
-    int32_t page_tokens;
-    struct hearth_digest end; /* of all tokens before p1: what continues it has this as its base, or begins so */
-    uint32_t uses, chosen;    /* conversations, all and marked ones */
-    uint32_t walk;            /* of the last walk that came by */
-    bool whole;               /* and all of it lies on that way; else only its beginning */
+    struct hearth_digest end;    /* of all tokens before p1: what continues it has this as its base, or begins so */
+    uint32_t uses, chosen;       /* conversations, all and marked ones */
+    uint32_t walk;               /* of the last walk that came by */
+    bool whole;                  /* and all of it lies on that way; else only its beginning */
 };
 
 /* Consecutive items of a model with one base, in the order of their tokens. */
 struct kv_group {
     size_t first, n;
+    const struct hearth_record *of; /* of the first one */
 };
 
 struct kv_conversation {
@@ -117,38 +116,30 @@ struct kv_view {
     int err;
 };
 
-/* Reads all headers. Complains, and false, when that fails. */
+/* Reads all headers. False after a complaint. */
 bool hearth_kv_load(struct kv *kv, struct kv_view *view);
 void hearth_kv_view_finish(struct kv_view *view);
-/* A model's place in the view. NULL: out of memory. */
-struct kv_model *hearth_kv_model(struct kv_view *view, struct hearth_model_id id);
-/* Adds a file to a model and its sums. False: out of memory. */
-bool hearth_kv_add_item(struct kv_model *model, const struct kv_item *item);
-void hearth_kv_count_item(struct kv_model *model, const struct kv_item *item);
-/* Takes what a header says; `info` keeps no tokens. */
-void hearth_kv_take_info(struct kv_item *item, struct hearth_format_info *info);
-/* As a header was judged. */
-enum kv_state hearth_kv_verdict_state(enum hearth_format_verdict verdict, bool readable);
 
-/* ---- a store ---- */
-
-bool hearth_kv_remote_load(struct kv *kv, struct kv_view *view);
-int hearth_kv_remote_verify(struct kv *kv);
-int hearth_kv_remote_gc(struct kv *kv);
-
-/* A file's header. */
+/* The header of a file, or of a store's item. */
 struct kv_head {
-    int fd;
-    int err; /* NOT_FOUND: gone; STATE: no file of hearth's; IO, with errno */
+    int err;                          /* of the file. NOT_FOUND: gone; STATE: no file of hearth's; IO, with errno */
+    struct hearth_transfer_in in;     /* the file, read up to its payload */
+    struct hearth_buf header;         /* likewise */
+    struct hearth_remote_place place; /* of the store's item */
     uint64_t file_bytes;
-    enum hearth_format_verdict verdict; /* with the name, the model and the length of the file in mind */
+    enum hearth_format_verdict verdict; /* also on its name, model and length */
     struct hearth_format_info info;
 };
+/* Reads a file's header. To be closed in any case. */
 void hearth_kv_head_open(struct kv *kv, const struct hearth_file_id *id, struct kv_head *head);
+/* Likewise of an item that the store has listed. */
+void hearth_kv_head_listed(struct kv *kv, const struct hearth_remote_listed *listed, struct kv_head *head);
 void hearth_kv_head_close(struct kv_head *head);
 enum kv_state hearth_kv_state(const struct kv_head *head);
-/* All of `len` bytes from `at`. False: not so many, or errno. */
-bool hearth_kv_read(int fd, void *bytes, size_t len, uint64_t at);
+/* Reads from an item of `bytes` as much as its header turns out to be. False: the input ends (errno is 0), or fails. */
+bool hearth_kv_read_header(struct hearth_transfer_in *in, uint64_t bytes, const struct hearth_seal *seal,
+                           struct hearth_buf *header, enum hearth_format_verdict *verdict,
+                           struct hearth_format_info *info);
 
 /* Items that a command is about. Zeroed: none. */
 struct kv_list {

@@ -1,7 +1,10 @@
-/* The directory as it is now: every file's header is read, none of the payloads. Servers may write and evict
- * meanwhile; files that disappear before they are read are left out. */
+/* The directory, or the store, as it is now: every item's header is read, none of the payloads. Servers may write and
+ * evict meanwhile; items that disappear before they are read are left out.
+ *
+ * Invariant: what a model counts is what its items say. */
 #include "cli/kv_internal.h"
 
+#include "base/clock.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -10,98 +13,190 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool hearth_kv_read(int fd, void *bytes, size_t len, uint64_t at) {
-    uint8_t *to = bytes;
-    while (len > 0) {
-        const ssize_t n = pread(fd, to, len, (off_t)at);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            errno = n == 0 ? 0 : errno;
+static bool is_known(enum hearth_format_verdict verdict) {
+    return verdict == HEARTH_FORMAT_GOOD || verdict == HEARTH_FORMAT_WRONG_KEY;
+}
+
+/* ---- headers ---- */
+
+bool hearth_kv_read_header(struct hearth_transfer_in *in, uint64_t bytes, const struct hearth_seal *seal,
+                           struct hearth_buf *header, enum hearth_format_verdict *verdict,
+                           struct hearth_format_info *info) {
+    *verdict = HEARTH_FORMAT_SHORT;
+    if (!hearth_transfer_append(in, header, bytes < HEARTH_FORMAT_BLOCK ? bytes : HEARTH_FORMAT_BLOCK, false)) {
+        return false;
+    }
+    *verdict = hearth_format_read(header->data, header->len, seal, info);
+    const size_t want = info->header_bytes;
+    if (*verdict == HEARTH_FORMAT_SHORT && want > header->len && want <= bytes && want <= HEARTH_FORMAT_HEADER_MAX) {
+        hearth_format_info_finish(info);
+        if (!hearth_transfer_append(in, header, want - header->len, false)) {
             return false;
         }
-        to += n;
-        at += (uint64_t)n;
-        len -= (size_t)n;
+        *verdict = hearth_format_read(header->data, header->len, seal, info);
     }
     return true;
 }
 
-/* Reads as much as the header turns out to be. False: errno, or out of memory (ENOMEM). */
-static bool read_header(struct kv *kv, struct kv_head *head) {
-    uint8_t block[HEARTH_FORMAT_BLOCK], *more = NULL;
-    size_t len = head->file_bytes < sizeof block ? (size_t)head->file_bytes : sizeof block;
-    if (!hearth_kv_read(head->fd, block, len, 0)) {
-        return false;
-    }
-    head->verdict = hearth_format_read(block, len, kv->seal, &head->info);
-    const size_t want = head->info.header_bytes;
-    if (head->verdict != HEARTH_FORMAT_SHORT || want <= len || want > head->file_bytes ||
-        want > HEARTH_FORMAT_HEADER_MAX) {
-        return true;
-    }
-    hearth_format_info_finish(&head->info);
-    more = malloc(want);
-    if (!more) {
-        errno = ENOMEM;
-        return false;
-    }
-    const bool ok = hearth_kv_read(head->fd, more, want, 0);
-    if (ok) {
-        head->verdict = hearth_format_read(more, want, kv->seal, &head->info);
-    }
-    free(more);
-    return ok;
-}
-
 void hearth_kv_head_open(struct kv *kv, const struct hearth_file_id *id, struct kv_head *head) {
     struct stat st;
-    *head = (struct kv_head){.fd = -1, .verdict = HEARTH_FORMAT_SHORT};
-    head->err = hearth_file_open(kv->directory, id, &head->fd);
+    *head = (struct kv_head){.in.fd = -1, .verdict = HEARTH_FORMAT_SHORT};
+    head->err = hearth_file_open(kv->directory, id, &head->in.fd);
+    if (head->err == HEARTH_OK && fstat(head->in.fd, &st) != 0) {
+        head->err = HEARTH_ERR_IO;
+    }
     if (head->err != HEARTH_OK) {
         return;
     }
-    if (fstat(head->fd, &st) != 0) {
-        head->err = HEARTH_ERR_IO;
-        return;
-    }
+    struct hearth_format_info *info = &head->info;
     head->file_bytes = (uint64_t)st.st_size;
-    if (!read_header(kv, head)) {
+    if (!hearth_kv_read_header(&head->in, head->file_bytes, kv->seal, &head->header, &head->verdict, info)) {
         head->err = errno == 0 ? HEARTH_OK : HEARTH_ERR_IO; /* 0: it became shorter, which hearth's files never do */
         head->verdict = HEARTH_FORMAT_SHORT;
         return;
     }
-    const struct hearth_format_info *info = &head->info;
-    const bool known = head->verdict == HEARTH_FORMAT_GOOD || head->verdict == HEARTH_FORMAT_WRONG_KEY;
-    const struct hearth_model_id model = hearth_model_id(info->fingerprint, info->page_tokens);
-    if (known && (!hearth_digest_equal(info->record.name, id->name) || info->record.kind != id->kind ||
-                  strcmp(model.hex, id->model.hex) != 0)) {
-        head->verdict = HEARTH_FORMAT_DAMAGED; /* another file's name */
-    } else if (known && head->file_bytes < info->header_bytes + info->payload_bytes) {
-        head->verdict = HEARTH_FORMAT_SHORT;
-    } else if (known && head->file_bytes > info->header_bytes + info->payload_bytes) {
-        head->verdict = HEARTH_FORMAT_DAMAGED;
+    if (is_known(head->verdict)) {
+        const uint64_t bytes = info->header_bytes + info->payload_bytes;
+        const struct hearth_model_id model = hearth_model_id(info->fingerprint, info->page_tokens);
+        if (!hearth_digest_equal(info->record.name, id->name) || info->record.kind != id->kind ||
+            strcmp(model.hex, id->model.hex) != 0) {
+            head->verdict = HEARTH_FORMAT_DAMAGED; /* another file's name */
+        } else if (head->file_bytes != bytes || head->header.len != info->header_bytes) {
+            head->verdict = head->file_bytes < bytes ? HEARTH_FORMAT_SHORT : HEARTH_FORMAT_DAMAGED;
+        }
     }
 }
 
 void hearth_kv_head_close(struct kv_head *head) {
     hearth_format_info_finish(&head->info);
-    if (head->fd >= 0) {
-        (void)close(head->fd);
-        head->fd = -1;
+    hearth_buf_finish(&head->header);
+    if (head->in.fd >= 0) {
+        (void)close(head->in.fd);
     }
+}
+
+static enum kv_state state_of(enum hearth_format_verdict verdict, bool readable) {
+    switch (verdict) {
+    case HEARTH_FORMAT_GOOD: return readable ? KV_READABLE : KV_SEALED;
+    case HEARTH_FORMAT_WRONG_KEY: return KV_SEALED;
+    case HEARTH_FORMAT_NEWER: return KV_OTHER_VERSION;
+    case HEARTH_FORMAT_NOMEM: return KV_UNREADABLE;
+    case HEARTH_FORMAT_SHORT:
+    case HEARTH_FORMAT_NOT_OURS:
+    case HEARTH_FORMAT_DAMAGED:
+    case HEARTH_FORMAT_WRONG_PAYLOAD: break;
+    }
+    return KV_DAMAGED;
 }
 
 enum kv_state hearth_kv_state(const struct kv_head *head) {
     if (head->err != HEARTH_OK) {
         return head->err == HEARTH_ERR_STATE ? KV_DAMAGED : KV_UNREADABLE;
     }
-    return hearth_kv_verdict_state(head->verdict, head->info.readable);
+    return state_of(head->verdict, head->info.readable);
 }
 
-static bool note_model(void *user, struct hearth_model_id id) {
-    return hearth_kv_model(user, id) != NULL;
+void hearth_kv_head_listed(struct kv *kv, const struct hearth_remote_listed *listed, struct kv_head *head) {
+    struct hearth_format_info *info = &head->info;
+    *head = (struct kv_head){.in.fd = -1};
+    head->verdict = hearth_format_read(listed->header, listed->padded_bytes, kv->seal, info);
+    if (is_known(head->verdict) &&
+        (!hearth_digest_equal(info->record.name, listed->name) ||
+         strcmp(hearth_model_id(info->fingerprint, info->page_tokens).hex, listed->model.hex) != 0 ||
+         (info->readable && !hearth_digest_equal(info->record.base, listed->base)))) {
+        head->verdict = HEARTH_FORMAT_DAMAGED; /* another item's name */
+    }
+    const enum kv_state state = hearth_kv_state(head);
+    head->place = (struct hearth_remote_place){listed->model, listed->base, listed->name,
+                                               state == KV_DAMAGED ? 0 : info->payload_bytes};
+    head->file_bytes = listed->header_bytes + head->place.payload_bytes;
+}
+
+/* ---- the view ---- */
+
+static struct kv_model *find_model(struct kv_view *view, struct hearth_model_id id) {
+    for (size_t i = 0; i < view->model_n; i++) {
+        if (strcmp(view->models[i].id.hex, id.hex) == 0) {
+            return &view->models[i];
+        }
+    }
+    if (!HEARTH_BUF_ROOM(view->models, view->model_n, view->model_cap)) {
+        view->err = HEARTH_ERR_NOMEM;
+        return NULL;
+    }
+    view->models[view->model_n] = (struct kv_model){.id = id};
+    return &view->models[view->model_n++];
+}
+
+/* Adds an item to a model and its sums, with the record of its header. False: out of memory. */
+static bool add_item(struct kv_view *view, struct kv_model *model, struct kv_item *item, struct kv_head *head) {
+    const int64_t stamp = item->file.stamp_us;
+    struct hearth_record *record = &item->record;
+    if (!HEARTH_BUF_ROOM(model->items, model->n, model->cap)) {
+        view->err = HEARTH_ERR_NOMEM;
+        return false;
+    }
+    if (item->state == KV_READABLE || item->state == KV_SEALED) {
+        *record = head->info.record;
+        head->info.record.tokens = NULL; /* taken */
+    }
+    if (item->state == KV_READABLE) {
+        const size_t n = hearth_record_tokens(record);
+        item->end = n == 0 ? record->base : hearth_record_next(record->base, record->tokens, n);
+    }
+    model->items[model->n++] = *item;
+    model->bytes += item->file.bytes;
+    model->count[item->state]++;
+    model->state_bytes[item->state] += item->file.bytes;
+    *(item->file.id.kind == HEARTH_RECORD_PAGE ? &model->pages : &model->snapshots) += 1;
+    model->oldest_us = model->oldest_us == 0 || stamp < model->oldest_us ? stamp : model->oldest_us;
+    model->newest_us = stamp > model->newest_us ? stamp : model->newest_us;
+    return true;
+}
+
+void hearth_kv_view_finish(struct kv_view *view) {
+    for (size_t i = 0; i < view->model_n; i++) {
+        struct kv_model *model = &view->models[i];
+        for (size_t k = 0; k < model->n; k++) {
+            free(model->items[k].record.tokens);
+        }
+        free(model->items);
+        free(model->sorted);
+        free(model->ends);
+        free(model->groups);
+    }
+    free(view->models);
+    free(view->conversations);
+    *view = (struct kv_view){0};
+}
+
+/* ---- loading ---- */
+
+struct load {
+    struct kv *kv;
+    struct kv_view *view;
+    struct kv_model *model; /* of a directory's files */
+    uint64_t done;
+};
+
+static bool load_file(void *user, const struct hearth_file *file) {
+    struct load *load = user;
+    struct kv_head head;
+    hearth_kv_head_open(load->kv, &file->id, &head);
+    struct kv_item item = {.file = *file, .state = hearth_kv_state(&head)};
+    bool ok = true;
+    if (head.err != HEARTH_ERR_NOT_FOUND) {
+        struct hearth_file now;
+        if (hearth_file_stat(load->kv->directory, &file->id, &now, &item.hits) == HEARTH_OK) {
+            item.file = now;
+        }
+        ok = add_item(load->view, load->model, &item, &head);
+    }
+    hearth_kv_head_close(&head);
+    if (++load->done >= 2000) {
+        hearth_show_progress("reading", load->done, 0, false);
+    }
+    return ok;
 }
 
 /* The line about a model, whatever bytes the file has. */
@@ -118,72 +213,56 @@ static void read_about(struct kv *kv, struct kv_model *model) {
     hearth_buf_finish(&clean);
 }
 
-struct file_list {
-    struct kv_model *model;
-    bool nomem;
-};
-
-static bool note_file(void *user, const struct hearth_file *file) {
-    struct file_list *list = user;
-    list->nomem = !hearth_kv_add_item(list->model, &(struct kv_item){.file = *file, .state = KV_UNREADABLE});
-    return !list->nomem;
-}
-
-/* Fills in an item; false when its file is gone. */
-static bool read_item(struct kv *kv, struct kv_model *model, struct kv_item *item) {
-    struct kv_head head;
-    hearth_kv_head_open(kv, &item->file.id, &head);
-    if (head.err == HEARTH_ERR_NOT_FOUND) {
+static bool load_model(void *user, struct hearth_model_id id) {
+    struct load *load = user;
+    load->model = find_model(load->view, id);
+    if (!load->model) {
         return false;
     }
-    struct hearth_file file;
-    if (hearth_file_stat(kv->directory, &item->file.id, &file, &item->hits) == HEARTH_OK) {
-        item->file = file;
+    read_about(load->kv, load->model);
+    const int err = hearth_directory_walk(load->kv->directory, id, -1, load_file, load);
+    load->view->err = load->view->err == HEARTH_OK ? err : load->view->err;
+    return load->view->err == HEARTH_OK;
+}
+
+static bool load_listed(void *user, const struct hearth_remote_listed *listed) {
+    struct load *load = user;
+    struct kv_model *model = find_model(load->view, listed->model);
+    struct kv_head head;
+    if (!model) {
+        return false;
     }
-    item->state = hearth_kv_state(&head);
-    hearth_kv_take_info(item, &head.info);
+    hearth_kv_head_listed(load->kv, listed, &head);
+    const int64_t idle_s = hearth_remote_list_idle_s(load->kv->remote, &head.place);
+    const int64_t used_us = idle_s >= 0 ? hearth_clock_unix_us() - idle_s * 1000000 : (int64_t)head.info.created_us;
+    struct kv_item item = {.place = head.place,
+                           .state = hearth_kv_state(&head),
+                           .file = {.id = {.model = listed->model, .name = listed->name, .kind = head.info.record.kind},
+                                    .bytes = head.file_bytes,
+                                    .stamp_us = used_us}};
+    if (item.state == KV_READABLE || item.state == KV_SEALED) {
+        item.file.stamp_us -= head.info.record.p1; /* as files have it */
+    }
+    const bool ok = idle_s == -1 /* the store has evicted its state */ || add_item(load->view, model, &item, &head);
     hearth_kv_head_close(&head);
-    hearth_kv_count_item(model, item);
-    return true;
+    return ok;
 }
 
 bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
+    struct load load = {.kv = kv, .view = view};
     *view = (struct kv_view){0};
-    if (kv->remote) {
-        return hearth_kv_remote_load(kv, view);
-    }
-    int err = hearth_directory_models(kv->directory, note_model, view);
-    uint64_t total = 0, done = 0;
+    int err = kv->remote ? hearth_remote_list_walk(kv->remote, load_listed, &load)
+                         : hearth_directory_models(kv->directory, load_model, &load);
     err = err == HEARTH_OK ? view->err : err;
-    for (size_t i = 0; i < view->model_n && err == HEARTH_OK; i++) {
-        struct file_list list = {.model = &view->models[i]};
-        read_about(kv, &view->models[i]);
-        err = hearth_directory_walk(kv->directory, view->models[i].id, -1, note_file, &list);
-        err = list.nomem ? HEARTH_ERR_NOMEM : err;
-        total += view->models[i].n;
-    }
-    for (size_t i = 0; i < view->model_n && err == HEARTH_OK; i++) {
-        struct kv_model *model = &view->models[i];
-        size_t kept = 0;
-        for (size_t k = 0; k < model->n; k++) {
-            struct kv_item item = model->items[k];
-            if (read_item(kv, model, &item)) {
-                model->items[kept++] = item;
-            }
-            if (total >= 2000) {
-                hearth_show_progress("reading", ++done, total, false);
-            }
-        }
-        model->n = kept;
-    }
     if (err == HEARTH_OK && !hearth_kv_find_conversations(view)) {
         err = HEARTH_ERR_NOMEM;
     }
     hearth_show_progress_end();
     if (err != HEARTH_OK) {
-        (void)hearth_complain(1, "cannot read %s: %s", hearth_directory_path(kv->directory), hearth_err_text(err));
+        (void)hearth_complain(1, "cannot read %s: %s", hearth_kv_place(kv),
+                              kv->remote && err == HEARTH_ERR_IO ? hearth_remote_list_trouble(kv->remote)
+                                                                 : hearth_err_text(err));
         hearth_kv_view_finish(view);
-        return false;
     }
-    return true;
+    return err == HEARTH_OK;
 }

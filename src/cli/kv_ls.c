@@ -176,15 +176,32 @@ static void add_model(struct totals *totals, const struct kv_view *view, size_t 
 }
 
 static json_t *totals_json(const struct totals *t) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "files", (json_int_t)t->files, "bytes",
-                     (json_int_t)t->bytes, "pages", (json_int_t)t->pages, "snapshots", (json_int_t)t->snapshots,
-                     "tokens", (json_int_t)t->tokens, "conversations", (json_int_t)t->conversations, "oldest",
-                     seconds(t->oldest_us), "newest", seconds(t->newest_us));
+    json_t *json =
+        HEARTH_SHOW_MEMBERS({"files", t->files}, {"bytes", t->bytes}, {"pages", t->pages}, {"snapshots", t->snapshots},
+                            {"tokens", t->tokens}, {"conversations", t->conversations});
+    (void)json_object_set_new(json, "oldest", json_real(seconds(t->oldest_us)));
+    (void)json_object_set_new(json, "newest", json_real(seconds(t->newest_us)));
+    return json;
+}
+
+static json_t *model_json(const struct kv_model *model, const struct totals *totals) {
+    json_t *json = totals_json(totals),
+           *more = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "model", model->id.hex, "about", model->about, "sealed",
+                             (json_int_t)model->count[KV_SEALED], "damaged", (json_int_t)model->count[KV_DAMAGED],
+                             "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
+                             (json_int_t)model->count[KV_UNREADABLE]);
+    (void)json_object_update(json, more);
+    json_decref(more);
+    return json;
+}
+
+static void print_files(const char *what, uint64_t bytes, uint64_t files) {
+    (void)printf("  %-14s %s in %s\n", what, hearth_show_bytes(bytes).text,
+                 hearth_show_number(files, "file", "files").text);
 }
 
 static void print_totals(const struct totals *t) {
-    (void)printf("  %-14s %s in %s\n", "size", hearth_show_bytes(t->bytes).text,
-                 hearth_show_number(t->files, "file", "files").text);
+    print_files("size", t->bytes, t->files);
     (void)printf("  %-14s %s pages with %s tokens, %s\n", "state", hearth_show_count(t->pages).text,
                  hearth_show_count(t->tokens).text, hearth_show_number(t->snapshots, "snapshot", "snapshots").text);
     (void)printf("  %-14s %s\n", "conversations", hearth_show_count(t->conversations).text);
@@ -194,91 +211,50 @@ static void print_totals(const struct totals *t) {
     }
 }
 
-static void stat_text(struct kv *kv, const struct kv_view *view, const struct hearth_directory_rest *rest,
-                      uint64_t budget, uint64_t free_bytes) {
-    struct totals all = {0};
-    for (size_t m = 0; m < view->model_n; m++) {
-        struct totals totals = {0};
-        add_model(&totals, view, m);
-        add_model(&all, view, m);
-        (void)printf("%.8s  ", view->models[m].id.hex);
-        (void)hearth_show_text(stdout, view->models[m].about, 200);
-        (void)fputc('\n', stdout);
-        print_totals(&totals);
-        print_unlisted(&view->models[m]);
+static void print_model_totals(const struct kv_model *model, const struct totals *totals) {
+    (void)printf("%.8s%s", model->id.hex, *model->about ? "  " : "");
+    (void)hearth_show_text(stdout, model->about, 200);
+    (void)fputc('\n', stdout);
+    print_totals(totals);
+    print_unlisted(model);
+}
+
+/* The directory as a whole. `models`: NULL for text. */
+static int stat_directory(struct kv *kv, const struct totals *all, json_t *models) {
+    struct hearth_directory_rest rest;
+    hearth_directory_rest(kv->directory, &rest);
+    const uint64_t free_bytes = hearth_directory_free_bytes(kv->directory), budget = hearth_kv_budget(kv, all->bytes);
+    if (models) {
+        return hearth_show_json(
+            json_pack("{s:s, s:o, s:o, s:I, s:I, s:o, s:o, s:I}", "dir", hearth_kv_place(kv), "models", models, "total",
+                      totals_json(all), "budget_bytes", (json_int_t)budget, "free_bytes", (json_int_t)free_bytes, "bad",
+                      HEARTH_SHOW_MEMBERS({"files", rest.bad_files}, {"bytes", rest.bad_bytes}), "drafts",
+                      HEARTH_SHOW_MEMBERS({"files", rest.draft_files}, {"bytes", rest.draft_bytes}), "other_bytes",
+                      (json_int_t)rest.other_bytes));
     }
-    (void)printf("%s\n", hearth_directory_path(kv->directory));
-    print_totals(&all);
     (void)printf("  %-14s %s: %s %.0f %% used\n", "budget", hearth_show_bytes(budget).text,
                  kv->options.budget_mib >= 0 ? "as given," : "the default,",
-                 budget > 0 ? 100.0 * (double)all.bytes / (double)budget : 0.0);
+                 budget > 0 ? 100.0 * (double)all->bytes / (double)budget : 0.0);
     (void)printf("  %-14s %s\n", "free", hearth_show_bytes(free_bytes).text);
-    (void)printf("  %-14s %s in %s\n", "quarantined", hearth_show_bytes(rest->bad_bytes).text,
-                 hearth_show_number(rest->bad_files, "file", "files").text);
-    (void)printf("  %-14s %s in %s\n", "being written", hearth_show_bytes(rest->draft_bytes).text,
-                 hearth_show_number(rest->draft_files, "file", "files").text);
-    (void)printf("  %-14s %s\n", "other files", hearth_show_bytes(rest->other_bytes).text);
+    print_files("quarantined", rest.bad_bytes, rest.bad_files);
+    print_files("being written", rest.draft_bytes, rest.draft_files);
+    (void)printf("  %-14s %s\n", "other files", hearth_show_bytes(rest.other_bytes).text);
+    return 0;
 }
 
-static int stat_json(struct kv *kv, const struct kv_view *view, const struct hearth_directory_rest *rest,
-                     uint64_t budget, uint64_t free_bytes) {
-    struct totals all = {0};
-    json_t *models = json_array();
-    for (size_t m = 0; m < view->model_n; m++) {
-        const struct kv_model *model = &view->models[m];
-        struct totals totals = {0};
-        add_model(&totals, view, m);
-        add_model(&all, view, m);
-        json_t *one = totals_json(&totals);
-        (void)json_object_set_new(one, "model", json_string(model->id.hex));
-        (void)json_object_set_new(one, "about", json_string(model->about));
-        (void)json_object_set_new(one, "sealed", json_integer((json_int_t)model->count[KV_SEALED]));
-        (void)json_object_set_new(one, "damaged", json_integer((json_int_t)model->count[KV_DAMAGED]));
-        (void)json_object_set_new(one, "other_version", json_integer((json_int_t)model->count[KV_OTHER_VERSION]));
-        (void)json_object_set_new(one, "unreadable", json_integer((json_int_t)model->count[KV_UNREADABLE]));
-        (void)json_array_append_new(models, one);
-    }
-    return hearth_show_json(
-        json_pack("{s:s, s:o, s:o, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I}", "dir",
-                  hearth_directory_path(kv->directory), "models", models, "total", totals_json(&all), "budget_bytes",
-                  (json_int_t)budget, "free_bytes", (json_int_t)free_bytes, "bad", "files", (json_int_t)rest->bad_files,
-                  "bytes", (json_int_t)rest->bad_bytes, "drafts", "files", (json_int_t)rest->draft_files, "bytes",
-                  (json_int_t)rest->draft_bytes, "other_bytes", (json_int_t)rest->other_bytes));
-}
-
-/* Of a store: its own limit stands in place of a budget. */
-static int stat_remote(struct kv *kv, struct kv_view *view) {
+/* Likewise the store, whose own limit stands in place of a budget. */
+static int stat_store(struct kv *kv, const struct totals *all, json_t *models) {
     struct hearth_remote_memory memory;
-    struct totals all = {0};
-    json_t *models = json_array();
     if (hearth_remote_list_memory(kv->remote, &memory) != HEARTH_OK) {
         json_decref(models);
         return hearth_complain(1, "%s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
     }
-    for (size_t m = 0; m < view->model_n; m++) {
-        struct totals totals = {0};
-        add_model(&totals, view, m);
-        add_model(&all, view, m);
-        json_t *one = totals_json(&totals);
-        (void)json_object_set_new(one, "model", json_string(view->models[m].id.hex));
-        (void)json_object_set_new(one, "sealed", json_integer((json_int_t)view->models[m].count[KV_SEALED]));
-        (void)json_object_set_new(one, "damaged", json_integer((json_int_t)view->models[m].count[KV_DAMAGED]));
-        (void)json_array_append_new(models, one);
-        if (!kv->options.json) {
-            (void)printf("%.8s\n", view->models[m].id.hex);
-            print_totals(&totals);
-            print_unlisted(&view->models[m]);
-        }
-    }
-    if (kv->options.json) {
+    if (models) {
         return hearth_show_json(json_pack("{s:s, s:o, s:o, s:I, s:I, s:s}", "store", hearth_kv_place(kv), "models",
-                                          models, "total", totals_json(&all), "memory_bytes",
+                                          models, "total", totals_json(all), "memory_bytes",
                                           (json_int_t)memory.used_bytes, "maxmemory_bytes",
                                           (json_int_t)memory.most_bytes, "policy", memory.policy));
     }
-    json_decref(models);
-    (void)printf("%s\n", hearth_kv_place(kv));
-    print_totals(&all);
     (void)printf("  %-14s %s of %s, %s\n", "its memory", hearth_show_bytes(memory.used_bytes).text,
                  memory.most_bytes > 0 ? hearth_show_bytes(memory.most_bytes).text : "no limit", memory.policy);
     return 0;
@@ -286,28 +262,26 @@ static int stat_remote(struct kv *kv, struct kv_view *view) {
 
 int hearth_kv_stat(struct kv *kv) {
     struct kv_view view;
-    struct hearth_directory_rest rest;
+    struct totals all = {0};
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
-    if (kv->remote) {
-        const int status = stat_remote(kv, &view);
-        hearth_kv_view_finish(&view);
-        return status;
-    }
-    hearth_directory_rest(kv->directory, &rest);
-    const uint64_t free_bytes = hearth_directory_free_bytes(kv->directory);
-    uint64_t bytes = 0;
+    json_t *models = kv->options.json ? json_array() : NULL;
     for (size_t m = 0; m < view.model_n; m++) {
-        bytes += view.models[m].bytes;
+        struct totals totals = {0};
+        add_model(&totals, &view, m);
+        add_model(&all, &view, m);
+        if (models) {
+            (void)json_array_append_new(models, model_json(&view.models[m], &totals));
+        } else {
+            print_model_totals(&view.models[m], &totals);
+        }
     }
-    const uint64_t budget = hearth_kv_budget(kv, bytes);
-    int status = 0;
-    if (kv->options.json) {
-        status = stat_json(kv, &view, &rest, budget, free_bytes);
-    } else {
-        stat_text(kv, &view, &rest, budget, free_bytes);
+    if (!models) {
+        (void)printf("%s\n", hearth_kv_place(kv));
+        print_totals(&all);
     }
+    const int status = (kv->remote ? stat_store : stat_directory)(kv, &all, models);
     hearth_kv_view_finish(&view);
     return status;
 }

@@ -33,13 +33,16 @@ static int compare_tokens(const struct kv_item *a, const struct kv_item *b) {
     return na != nb ? (na < nb ? -1 : 1) : 0;
 }
 
+/* A base has one position; a forged one may not. */
+static int compare_bases(const struct hearth_record *a, const struct hearth_record *b) {
+    const int order = compare_digests(a->base, b->base);
+    return order != 0 ? order : (a->base_pos > b->base_pos) - (a->base_pos < b->base_pos);
+}
+
 /* By base and tokens; of those that end at the same point the page that begins first is last. */
 static int by_tokens(const void *x, const void *y) {
     const struct kv_item *a = *(struct kv_item *const *)x, *b = *(struct kv_item *const *)y;
-    int order = compare_digests(a->record.base, b->record.base);
-    if (order == 0 && a->record.base_pos != b->record.base_pos) { /* a base has one position; a forged one may not */
-        order = a->record.base_pos < b->record.base_pos ? -1 : 1;
-    }
+    int order = compare_bases(&a->record, &b->record);
     order = order != 0 ? order : compare_tokens(a, b);
     if (order == 0 && a->record.kind != b->record.kind) {
         order = a->record.kind == HEARTH_RECORD_SNAPSHOT ? -1 : 1;
@@ -53,7 +56,7 @@ static int by_end(const void *x, const void *y) {
 }
 
 static bool same_group(const struct kv_item *a, const struct kv_item *b) {
-    return hearth_digest_equal(a->record.base, b->record.base) && a->record.base_pos == b->record.base_pos;
+    return compare_bases(&a->record, &b->record) == 0;
 }
 
 static bool is_prefix(const struct kv_item *item, const hearth_token *tokens, size_t n) {
@@ -63,23 +66,14 @@ static bool is_prefix(const struct kv_item *item, const hearth_token *tokens, si
 
 /* ---- finding ---- */
 
+static int by_base(const void *x, const void *y) {
+    return compare_bases((const struct hearth_record *)x, ((const struct kv_group *)y)->of);
+}
+
 /* The group of a base; NULL without one. */
 static const struct kv_group *find_group(const struct kv_model *model, struct hearth_digest base, int32_t base_pos) {
-    size_t low = 0, high = model->group_n;
-    while (low < high) {
-        const size_t mid = (low + high) / 2;
-        const struct hearth_record *record = &model->sorted[model->groups[mid].first]->record;
-        int order = compare_digests(record->base, base);
-        if (order == 0 && record->base_pos == base_pos) {
-            return &model->groups[mid];
-        }
-        if (order == 0) {
-            order = record->base_pos < base_pos ? -1 : 1;
-        }
-        low = order < 0 ? mid + 1 : low;
-        high = order < 0 ? high : mid;
-    }
-    return NULL;
+    const struct hearth_record wanted = {.base = base, .base_pos = base_pos};
+    return bsearch(&wanted, model->groups, model->group_n, sizeof *model->groups, by_base);
 }
 
 /* A whole block that ends where `base` begins, NULL without one. */
@@ -138,7 +132,7 @@ static bool index_model(struct kv_model *model) {
     qsort(model->ends, model->sorted_n, sizeof *model->ends, by_end);
     for (size_t i = 0; i < model->sorted_n; i++) {
         if (i == 0 || !same_group(model->sorted[i - 1], model->sorted[i])) {
-            model->groups[model->group_n++] = (struct kv_group){.first = i};
+            model->groups[model->group_n++] = (struct kv_group){.first = i, .of = &model->sorted[i]->record};
         }
         model->groups[model->group_n - 1].n++;
     }

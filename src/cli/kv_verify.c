@@ -1,5 +1,8 @@
-/* `hearth kv verify`, `gc` and `rm`: the commands that change the directory. They may run beside a server: it treats
- * a missing file like an evicted one, and a miss costs computation, nothing else. */
+/* `hearth kv verify`, `gc` and `rm`: the commands that change the directory, or the store that boxes share. They may
+ * run beside a server: it treats a missing file like an evicted one, and a miss costs computation, nothing else.
+ *
+ * What does not verify is quarantined in the directory, and removed from a store. A store's budget is its own
+ * maxmemory, by which it evicts; gc removes what eviction leaves of an item. */
 #include "cli/kv_internal.h"
 
 #include <errno.h>
@@ -11,10 +14,15 @@
 
 /* ---- verify ---- */
 
+/* What a verification found. */
+struct found {
+    uint64_t items, bytes, count[KV_UNREADABLE + 1];
+    uint64_t gone; /* headers whose state the store has evicted */
+};
 struct verify {
     struct kv *kv;
-    uint64_t done_bytes, total_bytes;
-    uint64_t files, good, damaged, sealed, other_version, unreadable;
+    uint64_t total_bytes;
+    struct found found;
 };
 
 static bool add_bytes(void *user, const struct hearth_file *file) {
@@ -22,29 +30,37 @@ static bool add_bytes(void *user, const struct hearth_file *file) {
     return true;
 }
 
-/* Reads and checks the payload of a file with a good header. Without the key of a sealed one its checksum is all that
- * can be checked. */
-static enum hearth_format_verdict check_payload(struct kv *kv, struct kv_head *head, bool *unreadable) {
-    struct hearth_buf payload = {0}, state = {0};
-    const struct hearth_format_info *info = &head->info;
-    enum hearth_format_verdict verdict = HEARTH_FORMAT_NOMEM;
-    if (hearth_buf_reserve(&payload, (size_t)info->payload_bytes)) {
-        errno = 0;
-        if (!hearth_kv_read(head->fd, payload.data, (size_t)info->payload_bytes, info->header_bytes)) {
-            *unreadable = errno != 0;
-            verdict = HEARTH_FORMAT_SHORT;
-        } else if (!info->readable) {
-            verdict = hearth_checksum(payload.data, (size_t)info->payload_bytes) == info->payload_checksum
-                          ? HEARTH_FORMAT_GOOD
-                          : HEARTH_FORMAT_WRONG_PAYLOAD;
-        } else {
-            payload.len = (size_t)info->payload_bytes;
-            verdict = hearth_format_open(info, kv->seal, &payload, &state, NULL);
-        }
+/* Verifies a payload, and frees it. Without the key of an encrypted one only its checksum. */
+static enum hearth_format_verdict check_payload(const struct kv *kv, const struct hearth_format_info *info,
+                                                struct hearth_buf *payload) {
+    struct hearth_buf state = {0};
+    enum hearth_format_verdict verdict;
+    if (info->readable) {
+        verdict = hearth_format_open(info, kv->seal, payload, &state, NULL);
+    } else {
+        verdict = hearth_checksum(payload->data, payload->len) == info->payload_checksum ? HEARTH_FORMAT_GOOD
+                                                                                         : HEARTH_FORMAT_WRONG_PAYLOAD;
     }
-    hearth_buf_finish(&payload);
+    hearth_buf_finish(payload);
     hearth_buf_finish(&state);
     return verdict;
+}
+
+/* Reads and checks the payload of a file with a good header. */
+static enum kv_state check_file(struct kv *kv, struct kv_head *head, const char **cause) {
+    struct hearth_buf payload = {0};
+    enum hearth_format_verdict verdict = HEARTH_FORMAT_SHORT;
+    const bool whole = hearth_transfer_append(&head->in, &payload, head->info.payload_bytes, false);
+    const int error = whole ? 0 : errno;
+    if (whole) {
+        verdict = check_payload(kv, &head->info, &payload);
+    }
+    hearth_buf_finish(&payload);
+    errno = error;
+    *cause = hearth_format_verdict_text(verdict);
+    return error != 0 || verdict == HEARTH_FORMAT_NOMEM ? KV_UNREADABLE
+           : verdict == HEARTH_FORMAT_GOOD              ? hearth_kv_state(head)
+                                                        : KV_DAMAGED;
 }
 
 static void say_unreadable(const struct hearth_file_id *id, const char *cause) {
@@ -56,37 +72,25 @@ static void say_unreadable(const struct hearth_file_id *id, const char *cause) {
 static bool verify_file(void *user, const struct hearth_file *file) {
     struct verify *verify = user;
     struct kv_head head;
-    bool unreadable = false;
     hearth_kv_head_open(verify->kv, &file->id, &head);
-    enum kv_state state = hearth_kv_state(&head);
-    const char *cause =
-        head.err == HEARTH_ERR_STATE ? "it is no file of this user" : hearth_format_verdict_text(head.verdict);
     if (head.err != HEARTH_ERR_NOT_FOUND) {
-        verify->files++;
+        enum kv_state state = hearth_kv_state(&head);
+        const char *cause =
+            head.err == HEARTH_ERR_STATE ? "it is no file of this user" : hearth_format_verdict_text(head.verdict);
         if (state == KV_READABLE || state == KV_SEALED) {
-            const enum hearth_format_verdict verdict = check_payload(verify->kv, &head, &unreadable);
-            cause = hearth_format_verdict_text(verdict);
-            state = unreadable || verdict == HEARTH_FORMAT_NOMEM ? KV_UNREADABLE
-                    : verdict == HEARTH_FORMAT_GOOD              ? state
-                                                                 : KV_DAMAGED;
+            state = check_file(verify->kv, &head, &cause);
         }
-        switch (state) {
-        case KV_READABLE: verify->good++; break;
-        case KV_SEALED: verify->sealed++; break;
-        case KV_OTHER_VERSION: verify->other_version++; break;
-        case KV_DAMAGED:
-            verify->damaged++;
+        verify->found.items++;
+        verify->found.count[state]++;
+        if (state == KV_DAMAGED) {
             hearth_file_quarantine(verify->kv->directory, &file->id, cause);
-            break;
-        case KV_UNREADABLE:
-            verify->unreadable++;
+        } else if (state == KV_UNREADABLE) {
             say_unreadable(&file->id, errno != 0 ? strerror(errno) : "cannot be read");
-            break;
         }
     }
     hearth_kv_head_close(&head);
-    verify->done_bytes += file->bytes;
-    hearth_show_progress("verifying", verify->done_bytes, verify->total_bytes, true);
+    verify->found.bytes += file->bytes;
+    hearth_show_progress("verifying", verify->found.bytes, verify->total_bytes, true);
     return true;
 }
 
@@ -99,46 +103,95 @@ static bool total_model(void *user, struct hearth_model_id model) {
 static bool verify_model(void *user, struct hearth_model_id model) {
     struct verify *verify = user;
     if (hearth_directory_walk(verify->kv->directory, model, -1, verify_file, verify) != HEARTH_OK) {
-        verify->unreadable++;
+        verify->found.count[KV_UNREADABLE]++;
         (void)hearth_complain(1, "%s: cannot be read to the end", model.hex);
     }
     return true;
 }
 
-int hearth_kv_verify(struct kv *kv) {
-    if (kv->remote) {
-        return hearth_kv_remote_verify(kv);
+/* Prints what was found. Returns an exit status. */
+static int print_found(const struct kv *kv, const struct found *found) {
+    const bool store = kv->remote != NULL;
+    const uint64_t sealed = found->count[KV_SEALED], other = found->count[KV_OTHER_VERSION];
+    const uint64_t unreadable = store ? 0 : found->count[KV_UNREADABLE];
+    const uint64_t damaged = found->count[KV_DAMAGED] + found->count[KV_UNREADABLE] - unreadable;
+    const int status = damaged + unreadable > 0;
+    const struct {
+        uint64_t n;
+        const char *text;
+    } rest[] = {{sealed, "sealed (checksums match; --kv-key FILE verifies them)"},
+                {other, "of another version of hearth"},
+                {found->gone, "evicted by the store (gc removes what is left)"},
+                {damaged, store ? "damaged: removed" : "damaged: quarantined in bad/"},
+                {unreadable, "cannot be read"}};
+    hearth_show_progress_end();
+    if (kv->options.json) {
+        return hearth_show_json(
+                   HEARTH_SHOW_MEMBERS({store ? "items" : "files", found->items}, {"bytes", found->bytes},
+                                       {"good", found->count[KV_READABLE]}, {"damaged", damaged}, {"sealed", sealed},
+                                       {"other_version", other},
+                                       {store ? "evicted" : "unreadable", store ? found->gone : unreadable})) != 0 ||
+               status;
     }
+    (void)printf("%s, %s: %s good",
+                 hearth_show_number(found->items, store ? "item" : "file", store ? "items" : "files").text,
+                 hearth_show_bytes(found->bytes).text, hearth_show_count(found->count[KV_READABLE]).text);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        if (rest[i].n > 0) {
+            (void)printf(", %s %s", hearth_show_count(rest[i].n).text, rest[i].text);
+        }
+    }
+    (void)putchar('\n');
+    return status;
+}
+
+static bool verify_item(void *user, const struct hearth_remote_listed *listed) {
+    struct verify *verifying = user;
+    struct hearth_remote_list *store = verifying->kv->remote;
+    struct kv_head head;
+    struct hearth_buf payload = {0};
+    hearth_kv_head_listed(verifying->kv, listed, &head);
+    enum kv_state state = hearth_kv_state(&head);
+    verifying->found.items++;
+    verifying->found.bytes += head.file_bytes;
+    bool gone = false;
+    if (state == KV_READABLE || state == KV_SEALED) {
+        gone = hearth_remote_list_read(store, &head.place, &payload) != HEARTH_OK;
+        const bool good = gone || head.info.payload_bytes == 0 ||
+                          check_payload(verifying->kv, &head.info, &payload) == HEARTH_FORMAT_GOOD;
+        state = good ? state : KV_DAMAGED;
+    }
+    if (gone) {
+        verifying->found.gone++;
+    } else {
+        verifying->found.count[state]++;
+    }
+    if (state == KV_DAMAGED || state == KV_UNREADABLE) {
+        (void)hearth_remote_list_remove(store, &head.place);
+    }
+    hearth_buf_finish(&payload);
+    hearth_kv_head_close(&head);
+    return true;
+}
+
+static int verify_store(struct kv *kv) {
+    struct verify verifying = {.kv = kv};
+    const int err = hearth_remote_list_walk(kv->remote, verify_item, &verifying);
+    return err == HEARTH_OK
+               ? print_found(kv, &verifying.found)
+               : hearth_complain(1, "cannot read %s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
+}
+
+int hearth_kv_verify(struct kv *kv) {
     struct verify v = {.kv = kv};
+    if (kv->remote) {
+        return verify_store(kv);
+    }
     if (hearth_directory_models(kv->directory, total_model, &v) != HEARTH_OK ||
         hearth_directory_models(kv->directory, verify_model, &v) != HEARTH_OK) {
         return hearth_complain(1, "cannot read %s", hearth_directory_path(kv->directory));
     }
-    hearth_show_progress_end();
-    const int status = v.damaged + v.unreadable > 0;
-    if (kv->options.json) {
-        return hearth_show_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)v.files, "bytes",
-                                          (json_int_t)v.done_bytes, "good", (json_int_t)v.good, "damaged",
-                                          (json_int_t)v.damaged, "sealed", (json_int_t)v.sealed, "other_version",
-                                          (json_int_t)v.other_version, "unreadable", (json_int_t)v.unreadable)) != 0 ||
-               status;
-    }
-    (void)printf("%s, %s: %s good", hearth_show_number(v.files, "file", "files").text,
-                 hearth_show_bytes(v.done_bytes).text, hearth_show_count(v.good).text);
-    if (v.sealed > 0) {
-        (void)printf(", %s sealed (checksums match; --kv-key FILE verifies them)", hearth_show_count(v.sealed).text);
-    }
-    if (v.other_version > 0) {
-        (void)printf(", %s of another version of hearth", hearth_show_count(v.other_version).text);
-    }
-    if (v.damaged > 0) {
-        (void)printf(", %s damaged: quarantined in bad/", hearth_show_count(v.damaged).text);
-    }
-    if (v.unreadable > 0) {
-        (void)printf(", %s cannot be read", hearth_show_count(v.unreadable).text);
-    }
-    (void)printf("\n");
-    return status;
+    return print_found(kv, &v.found);
 }
 
 /* ---- gc ---- */
@@ -163,9 +216,86 @@ static void show_removed(void *user, const struct hearth_file *file) {
     hearth_show_progress("removing", state->removed, state->to_remove, true);
 }
 
+static int by_name(const void *x, const void *y) {
+    return memcmp(x, y, sizeof(struct hearth_digest));
+}
+
+struct names {
+    struct hearth_digest *names;
+    size_t n;
+};
+
+static bool is_known(void *user, struct hearth_model_id model, struct hearth_digest name) {
+    const struct names *names = user;
+    (void)model;
+    return names->n > 0 && bsearch(&name, names->names, names->n, sizeof name, by_name) != NULL;
+}
+
+static bool note_names(const struct kv_view *view, struct names *names) {
+    size_t n = 0;
+    for (size_t m = 0; m < view->model_n; m++) {
+        n += view->models[m].n;
+    }
+    names->names = malloc((n + 1) * sizeof *names->names);
+    for (size_t m = 0; names->names && m < view->model_n; m++) {
+        for (size_t i = 0; i < view->models[m].n; i++) {
+            names->names[names->n++] = view->models[m].items[i].place.name;
+        }
+    }
+    if (names->names) {
+        qsort(names->names, names->n, sizeof *names->names, by_name);
+    }
+    return names->names != NULL;
+}
+
+struct leftovers {
+    struct kv *kv;
+    uint64_t removed;
+};
+
+/* A header whose state the store has evicted. */
+static bool remove_gone(void *user, const struct hearth_remote_listed *listed) {
+    struct leftovers *leftovers = user;
+    struct kv_head head;
+    hearth_kv_head_listed(leftovers->kv, listed, &head);
+    const enum kv_state state = hearth_kv_state(&head);
+    if ((state == KV_READABLE || state == KV_SEALED) &&
+        hearth_remote_list_idle_s(leftovers->kv->remote, &head.place) == -1) {
+        leftovers->removed += hearth_remote_list_remove(leftovers->kv->remote, &head.place) == HEARTH_OK;
+    }
+    hearth_kv_head_close(&head);
+    return true;
+}
+
+static int gc_store(struct kv *kv) {
+    struct leftovers leftovers = {.kv = kv};
+    struct kv_view view = {0};
+    struct names names = {0};
+    uint64_t parts = 0, bytes = 0;
+    int status = hearth_kv_load(kv, &view) ? 0 : 1;
+    if (status == 0 && !note_names(&view, &names)) {
+        status = hearth_complain(1, "out of memory");
+    }
+    if (status == 0 && (hearth_remote_list_walk(kv->remote, remove_gone, &leftovers) != HEARTH_OK ||
+                        hearth_remote_list_sweep(kv->remote, is_known, &names, &parts, &bytes) != HEARTH_OK)) {
+        status = hearth_complain(1, "%s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
+    }
+    if (status == 0 && kv->options.json) {
+        status = hearth_show_json(HEARTH_SHOW_MEMBERS({"removed_headers", leftovers.removed}, {"removed_parts", parts},
+                                                      {"removed_bytes", bytes}));
+    } else if (status == 0) {
+        (void)printf("removed %s without state, %s without a header (%s); what the store may take is its maxmemory\n",
+                     hearth_show_number(leftovers.removed, "header", "headers").text,
+                     hearth_show_number(parts, "part", "parts").text, hearth_show_bytes(bytes).text);
+    }
+    free(names.names);
+    hearth_kv_view_finish(&view);
+    return status;
+}
+
 int hearth_kv_gc(struct kv *kv) {
     if (kv->remote) {
-        return hearth_kv_remote_gc(kv);
+        return gc_store(kv);
     }
     struct hearth_directory_rest before, after;
     struct verify count = {.kv = kv};
@@ -182,10 +312,9 @@ int hearth_kv_gc(struct kv *kv) {
     hearth_show_progress_end();
     int status = 0;
     if (kv->options.json) {
-        status = hearth_show_json(json_pack(
-            "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)gc.files, "bytes", (json_int_t)gc.bytes,
-            "budget_bytes", (json_int_t)budget, "removed_files", (json_int_t)gc.removed_files, "removed_bytes",
-            (json_int_t)gc.removed_bytes, "removed_bad", (json_int_t)bad, "removed_drafts", (json_int_t)drafts));
+        status = hearth_show_json(HEARTH_SHOW_MEMBERS(
+            {"files", gc.files}, {"bytes", gc.bytes}, {"budget_bytes", budget}, {"removed_files", gc.removed_files},
+            {"removed_bytes", gc.removed_bytes}, {"removed_bad", bad}, {"removed_drafts", drafts}));
     } else {
         (void)printf("removed %s, %s; left %s, %s of a budget of %s\n",
                      hearth_show_number(gc.removed_files, "file", "files").text,
@@ -225,9 +354,8 @@ static bool confirmed(const struct kv *kv, const char *what, uint64_t files, uin
 static int report_removed(const struct kv *kv, uint64_t conversations, const struct removed *removed) {
     const uint64_t files = removed->files, bytes = removed->bytes, failed = removed->failed;
     if (kv->options.json) {
-        (void)hearth_show_json(json_pack("{s:I, s:I, s:I, s:I}", "conversations", (json_int_t)conversations,
-                                         "removed_files", (json_int_t)files, "removed_bytes", (json_int_t)bytes,
-                                         "failed", (json_int_t)failed));
+        (void)hearth_show_json(HEARTH_SHOW_MEMBERS({"conversations", conversations}, {"removed_files", files},
+                                                   {"removed_bytes", bytes}, {"failed", failed}));
     } else {
         (void)printf("removed %s in %s, of %s\n", hearth_show_bytes(bytes).text,
                      hearth_show_number(files, "file", "files").text,

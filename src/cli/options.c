@@ -12,7 +12,6 @@
 
 #include "base/assert.h"
 #include "base/infile.h"
-#include "cli/llama_flags.h"
 #include "console/places.h"
 
 #include <ctype.h>

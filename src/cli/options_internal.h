@@ -1,7 +1,6 @@
 /* What the files of the options of `hearth serve` share; no other file includes it.
  *
- *     options_table.c   the rows of options.def, and how they are found by name
- *     llama_flags.c     what llama-server's flags are here
+ *     options_table.c   the rows of options.def and llama_server.def, and how they are found by name
  *     options.c         values, and the places they come from
  *     options_moot.c    what was given and has no effect
  *     options_text.c    --help and the pages in docs/ */
@@ -54,5 +53,31 @@ void hearth_option_env_name(const struct hearth_option_row *row, char out[HEARTH
 
 /* The long name that a misspelt one is nearest to, or NULL. */
 const char *hearth_option_nearest(const char *word);
+
+/* ---- llama-server's flags: the table in llama_server.def ---- */
+
+enum hearth_flag_verdict {
+    HEARTH_FLAG_HONOURED, /* an option of hearth's own has this name */
+    HEARTH_FLAG_SAME,     /* it stands for an option with a value: `text` is "--log-level debug" */
+    HEARTH_FLAG_ACCEPTED, /* it changes nothing here; `text` gives the reason */
+    HEARTH_FLAG_REFUSED,  /* `text` says what to do instead */
+};
+
+struct hearth_flag {
+    const char *title; /* a section of the page; everything else is empty then */
+    enum hearth_flag_verdict verdict;
+    const char *names; /* separated by blanks; the flag and its negation are two rows */
+    int arguments;
+    const char *env;  /* its variable, or "" */
+    const char *text; /* "": nothing is to be said */
+    bool old;         /* of earlier versions */
+};
+
+extern const struct hearth_flag hearth_flags[];
+extern const size_t hearth_flag_count;
+
+/* The row of a flag, or of its variable; NULL: llama-server has none of that name. */
+const struct hearth_flag *hearth_flag_find(const char *flag, size_t len);
+const struct hearth_flag *hearth_flag_of_env(const char *name);
 
 #endif

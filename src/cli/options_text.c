@@ -1,8 +1,6 @@
 /* The texts that are made from the tables: --help, docs/options.md and docs/llama-server.md. */
 #include "cli/options_internal.h"
 
-#include "cli/llama_flags.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -1,10 +1,7 @@
 /* What the files of `hearth sessions` share.
  *
- *     sessions.c         the command line, the database
- *     sessions_find.c    finding a session, and what is shown of it
- *     sessions_ls.c      ls, show
- *     sessions_fork.c    fork, rm, restore
- *     sessions_save.c    backup, recover
+ *     sessions.c         the command line, the database, and the other commands
+ *     sessions_find.c    finding a session, and its parts as JSON
  *     sessions_export.c  export, import */
 #ifndef HEARTH_CLI_SESSIONS_INTERNAL_H
 #define HEARTH_CLI_SESSIONS_INTERNAL_H
@@ -28,13 +25,6 @@ struct sessions {
     struct hearth_session_store *store;
 };
 
-int hearth_cli_sessions_ls(struct sessions *sessions);
-int hearth_cli_sessions_show(struct sessions *sessions);
-int hearth_cli_sessions_fork(struct sessions *sessions);
-int hearth_cli_sessions_rm(struct sessions *sessions);
-int hearth_cli_sessions_restore(struct sessions *sessions);
-int hearth_cli_sessions_backup(struct sessions *sessions);
-int hearth_cli_sessions_recover(struct sessions *sessions);
 int hearth_cli_sessions_export(struct sessions *sessions);
 int hearth_cli_sessions_import(struct sessions *sessions);
 

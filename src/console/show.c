@@ -202,6 +202,14 @@ const char *hearth_show_plain(FILE *out) {
     return has_styles(out) ? "\033[0m" : "";
 }
 
+json_t *hearth_show_members(const struct hearth_show_member *members, size_t count) {
+    json_t *object = json_object();
+    for (size_t i = 0; i < count; i++) {
+        (void)json_object_set_new(object, members[i].name, json_integer((json_int_t)members[i].value));
+    }
+    return object;
+}
+
 int hearth_show_json_to(FILE *out, json_t *root) {
     const bool ok = root && (json_dumpf(root, out, JSON_INDENT(2)) == 0 || ferror(out));
     (void)fputc('\n', out);

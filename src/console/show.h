@@ -41,6 +41,16 @@ int hearth_show_columns(void); /* of the terminal on stdout; a large number else
 const char *hearth_show_dim(FILE *out);
 const char *hearth_show_plain(FILE *out);
 
+/* An object of numbers. NULL: out of memory. */
+struct hearth_show_member {
+    const char *name;
+    uint64_t value;
+};
+json_t *hearth_show_members(const struct hearth_show_member *members, size_t count);
+#define HEARTH_SHOW_MEMBERS(...)                                          \
+    hearth_show_members((const struct hearth_show_member[]){__VA_ARGS__}, \
+                        sizeof((const struct hearth_show_member[]){__VA_ARGS__}) / sizeof(struct hearth_show_member))
+
 /* Prints a document on stdout and frees it. Returns an exit status; NULL: out of memory. */
 int hearth_show_json(json_t *root);
 int hearth_show_json_to(FILE *out, json_t *root);

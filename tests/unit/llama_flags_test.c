@@ -1,6 +1,5 @@
 /* The table of llama-server's flags: that it holds those of the llama.cpp hearth is built on, no fewer and no others,
  * that its verdicts are true, and what the command line answers to each kind. */
-#include "cli/llama_flags.h"
 #include "cli/options_internal.h"
 #include "support/llama_args.h"
 #include "support/options_stage.h"
