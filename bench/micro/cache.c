@@ -130,11 +130,28 @@ static void evict(struct micro *micro, struct world *world) {
     micro_report(micro, "evict", &sample, PARAMS, PARAMS_OF(world));
 }
 
-/* A store that is full: what a few turns add, evicts as much. Choosing what goes and, unless there is a copy of it,
- * taking it out of the tree; nanoseconds a page. */
+struct evicting {
+    uint64_t choosing_ns, all_ns;
+};
+
+/* Evicts a page at a time down to the budget. */
+static void evict_to(struct world *world, size_t budget, struct evicting *out) {
+    struct hearth_cache_pool *pool = &world->cache->pages;
+    while (pool->used_bytes > budget) {
+        const uint64_t start = micro_now_ns();
+        HEARTH_ASSERT(hearth_cache_store_victim(world->cache, pool) != NULL);
+        out->choosing_ns += micro_now_ns() - start;
+        pool->budget_bytes = pool->used_bytes - 1;
+        hearth_cache_store_shrink(world->cache);
+        out->all_ns += micro_now_ns() - start;
+    }
+}
+
+/* A store that is full: what a few turns add, evicts as much. Choosing what goes, and that with, unless there is a copy
+ * of it, taking it out of the tree; nanoseconds a page, of which reading the clock is some fifty. */
 static void full(struct micro *micro, const struct world_params *params) {
     enum { TURNS = 16 };
-    static struct micro_sample sample;
+    static struct micro_sample choosing, all;
     struct world world;
     struct hearth_tokens tokens = {0};
     world_open(&world, params);
@@ -142,19 +159,20 @@ static void full(struct micro *micro, const struct world_params *params) {
     const size_t budget = pool->used_bytes;
     for (int i = 0; i < (micro->quick ? 3 : 101); i++) {
         const uint64_t before = pool->evicted;
-        uint64_t ns = 0;
+        struct evicting evicting = {0};
         for (int turn = 0; turn < TURNS; turn++) {
             struct conversation *c = world_pick(&world, 1);
             world_tokens(&world, c, c->n, NEW_TOKENS * TURN_PAGES, &tokens);
             world_turn(&world, c, &tokens);
-            const uint64_t start = micro_now_ns();
-            hearth_cache_set_budget(world.cache, budget, 0);
-            ns += micro_now_ns() - start;
-            hearth_cache_set_budget(world.cache, (size_t)1 << 50, 0);
+            evict_to(&world, budget, &evicting);
+            pool->budget_bytes = (size_t)1 << 50;
         }
-        micro_add(&sample, (double)ns / (double)(pool->evicted - before));
+        micro_add(&choosing, (double)evicting.choosing_ns / (double)(pool->evicted - before));
+        micro_add(&all, (double)evicting.all_ns / (double)(pool->evicted - before));
     }
-    micro_report(micro, "evict when full", &sample, PARAMS ", \"talks\": %zu", PARAMS_OF(&world),
+    micro_report(micro, "choose when full", &choosing, PARAMS ", \"talks\": %zu", PARAMS_OF(&world),
+                 world.cache->returns->offering[pool->victims].n);
+    micro_report(micro, "evict when full", &all, PARAMS ", \"talks\": %zu", PARAMS_OF(&world),
                  world.cache->returns->offering[pool->victims].n);
     hearth_tokens_finish(&tokens);
     world_close(&world);

@@ -635,8 +635,7 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     return victim;
 }
 
-/* The next victim; a leased one only if there is no other. */
-static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
+struct hearth_cache_item *hearth_cache_store_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     end_leases(cache, pool);
     while (cache->returns->victims[pool->victims] == 0 && pool->leases.n > 0) {
         set_lease(cache, first_leased(pool), 0);
@@ -653,7 +652,7 @@ static bool gives_way(const struct hearth_cache *cache, const struct hearth_cach
 
 /* Evicts one item. False: none may go. */
 static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
-    struct hearth_cache_item *item = next_victim(cache, pool);
+    struct hearth_cache_item *item = hearth_cache_store_victim(cache, pool);
     if (!item || !gives_way(cache, item)) {
         return false;
     }

@@ -127,6 +127,8 @@ void hearth_cache_store_turn(struct hearth_cache *cache, const struct hearth_pat
 /* Counts a use of the item by a prompt. */
 void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item);
 
+/* The next victim of a pool; a leased one only if there is no other. NULL: there is none. */
+struct hearth_cache_item *hearth_cache_store_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool);
 /* Evicts down to the budgets. */
 void hearth_cache_store_shrink(struct hearth_cache *cache);
 
