@@ -160,11 +160,8 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
     return hearth_api_chat_resolve(job, out, error) && hearth_history_resolve(job, out, error);
 }
 
-bool hearth_api_chat_completions_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = &chat_form.dialect};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_api_chat_phases = {
+    .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = &chat_form.dialect};
 
 static bool parse_to_count(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                            struct hearth_api_error *error) {
@@ -179,11 +176,8 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
 }
 
 /* Answers with the exact length of a chat's prompt, whether it fits the context or not. */
-bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse_to_count, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_api_chat_tokens_phases = {
+    .parse = parse_to_count, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
 
 static bool parse_to_print(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
                            struct hearth_api_error *error) {
@@ -205,8 +199,5 @@ static json_t *print_prompt(const struct hearth_job *job, struct hearth_api_erro
     return answer;
 }
 
-bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse_to_print, .resolve = hearth_api_chat_resolve, .answer = print_prompt};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_apply_template_phases = {
+    .parse = parse_to_print, .resolve = hearth_api_chat_resolve, .answer = print_prompt};

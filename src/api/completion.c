@@ -145,11 +145,8 @@ static bool parse_completion(const struct hearth_job *job, const json_t *body, s
     return parse_options(job, body, out, error) && hearth_completions_prompts_parse(job, body, out, error);
 }
 
-bool hearth_completion_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse_completion, .render = hearth_completions_render, .dialect = &native_dialect};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_completion_phases = {
+    .parse = parse_completion, .render = hearth_completions_render, .dialect = &native_dialect};
 
 /* ---- infill ---- */
 
@@ -291,8 +288,5 @@ static bool render_infill(const struct hearth_job *job, struct hearth_api_render
     return true;
 }
 
-bool hearth_infill_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse_infill, .render = render_infill, .dialect = &native_dialect};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_infill_phases = {
+    .parse = parse_infill, .render = render_infill, .dialect = &native_dialect};

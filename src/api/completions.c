@@ -223,8 +223,5 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
            hearth_completions_prompts_parse(job, body, out, error);
 }
 
-bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .parse = parse, .render = hearth_completions_render, .dialect = &text_form.dialect};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_completions_phases = {
+    .parse = parse, .render = hearth_completions_render, .dialect = &text_form.dialect};

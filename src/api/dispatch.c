@@ -39,79 +39,78 @@
 #define ADMIN HEARTH_ROUTE_ADMIN
 #define STREAM HEARTH_ROUTE_STREAM
 
-/*    method  path                     answered on the loop   prepared by a worker */
-#define HEARTH_ROUTE_TABLE(X)                                                                                       \
-    X("POST", "/v1/chat/completions", NULL, hearth_api_chat_completions_prepare, CHAT | REPLY | INFER)              \
-    X("POST", "/chat/completions", NULL, hearth_api_chat_completions_prepare, CHAT | REPLY | INFER)                 \
-    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY | INFER)                                   \
-    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY | INFER)                                       \
-    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY | INFER)                                        \
-    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY | INFER)                                                \
-    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_api_chat_tokens_prepare, CHAT | COUNT | INFER)      \
-    X("POST", "/chat/completions/input_tokens", NULL, hearth_api_chat_tokens_prepare, CHAT | COUNT | INFER)         \
-    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT | INFER)                         \
-    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT | INFER)                                            \
-    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT | INFER)                                        \
-    X("POST", "/v1/sessions", NULL, hearth_api_sessions_create_prepare, BODYLESS | SESSIONS)                        \
-    X("GET", "/v1/sessions", NULL, hearth_api_sessions_list_prepare, BODYLESS | SESSIONS)                           \
-    X("POST", "/v1/sessions/*/fork", NULL, hearth_api_sessions_fork_prepare, BODYLESS | SESSIONS)                   \
-    X("POST", "/v1/sessions/*/warm", NULL, hearth_api_sessions_prefetch_prepare, BODYLESS | SESSIONS)               \
-    X("GET", "/v1/sessions/*/state", NULL, hearth_api_sessions_state_prepare, BODYLESS | SESSIONS)                  \
-    X("GET", "/v1/sessions/*", NULL, hearth_api_sessions_get_prepare, BODYLESS | SESSIONS)                          \
-    X("DELETE", "/v1/sessions/*", NULL, hearth_api_sessions_delete_prepare, BODYLESS | SESSIONS)                    \
-    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)             \
-    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT | INFER)   \
-    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)   \
-    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare,        \
-      COUNT | INFER)                                                                                                \
-    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                                   \
-    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                                  \
-    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                       \
-    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                          \
-    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                      \
-    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                          \
-    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                   \
-    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                       \
-    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS | INFER) \
-    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS | SESSIONS)              \
-    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS | SESSIONS)                            \
-    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS | SESSIONS)                      \
-    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS | SESSIONS)                  \
-    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS | SESSIONS)           \
-    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS | SESSIONS)      \
-    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS | SESSIONS)             \
-    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, SESSIONS)                        \
-    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS | SESSIONS)                    \
-    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS | SESSIONS)                \
-    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS | SESSIONS)              \
-    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                             \
-    X("GET", "/models", hearth_models_list, NULL, 0)                                                                \
-    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                                            \
-    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                               \
-    X("GET", "/", hearth_ui_get, NULL, OPEN)                                                                        \
-    X("GET", "/page.css", hearth_ui_get, NULL, OPEN)                                                                \
-    X("GET", "/page.js", hearth_ui_get, NULL, OPEN)                                                                 \
-    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                            \
-    X("GET", "/health", hearth_api_health_get, NULL, OPEN)                                                          \
-    X("GET", "/v1/health", hearth_api_health_get, NULL, OPEN)                                                       \
-    X("GET", "/props", hearth_props_get, NULL, 0)                                                                   \
-    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                                   \
-    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                         \
-    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                            \
-    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                        \
-    X("GET", "/requests", hearth_requests_list, NULL, 0)                                                            \
-    X("GET", "/requests/clients", hearth_requests_clients, NULL, 0)                                                 \
-    X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
-    X("GET", "/events", hearth_feed_get, NULL, STREAM)                                                              \
-    X("GET", "/trends", hearth_feed_trends_get, NULL, ADMIN)                                                        \
-    X("GET", "/record", hearth_recording_get, NULL, STREAM | ADMIN)                                                 \
-    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
-    X("GET", "/metrics", hearth_metrics_get, NULL, 0)
-
+/* Method, path, flags, and how it is answered. */
 static const struct hearth_route routes[] = {
-#define X(method, path, now, prepare, flags) {method, path, now, prepare, flags},
-    HEARTH_ROUTE_TABLE(X)
-#undef X
+    {"POST", "/v1/chat/completions", CHAT | REPLY | INFER, .phases = &hearth_api_chat_phases},
+    {"POST", "/chat/completions", CHAT | REPLY | INFER, .phases = &hearth_api_chat_phases},
+    {"POST", "/v1/completions", REPLY | INFER, .phases = &hearth_completions_phases},
+    {"POST", "/completions", REPLY | INFER, .phases = &hearth_completion_phases},
+    {"POST", "/completion", REPLY | INFER, .phases = &hearth_completion_phases},
+    {"POST", "/infill", REPLY | INFER, .phases = &hearth_infill_phases},
+    {"POST", "/v1/chat/completions/input_tokens", CHAT | COUNT | INFER, .phases = &hearth_api_chat_tokens_phases},
+    {"POST", "/chat/completions/input_tokens", CHAT | COUNT | INFER, .phases = &hearth_api_chat_tokens_phases},
+    {"POST", "/apply-template", CHAT | COUNT | INFER, .phases = &hearth_apply_template_phases},
+    {"POST", "/tokenize", COUNT | INFER, .prepare = hearth_tokenize_prepare},
+    {"POST", "/detokenize", COUNT | INFER, .prepare = hearth_detokenize_prepare},
+    {"POST", "/v1/sessions", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_create_prepare},
+    {"GET", "/v1/sessions", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_list_prepare},
+    {"POST", "/v1/sessions/*/fork", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_fork_prepare},
+    {"POST", "/v1/sessions/*/warm", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_prefetch_prepare},
+    {"GET", "/v1/sessions/*/state", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_state_prepare},
+    {"GET", "/v1/sessions/*", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_get_prepare},
+    {"DELETE", "/v1/sessions/*", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_delete_prepare},
+    {"POST", "/v1/messages", REPLY | INFER, .now = hearth_anthropic_begin,
+     .prepare = hearth_anthropic_messages_prepare},
+    {"POST", "/v1/messages/count_tokens", COUNT | INFER, .now = hearth_anthropic_begin,
+     .phases = &hearth_anthropic_count_phases},
+    {"POST", "/anthropic/v1/messages", REPLY | INFER, .now = hearth_anthropic_begin,
+     .prepare = hearth_anthropic_messages_prepare},
+    {"POST", "/anthropic/v1/messages/count_tokens", COUNT | INFER, .now = hearth_anthropic_begin,
+     .phases = &hearth_anthropic_count_phases},
+    {"GET", "/anthropic/v1/models", 0, .get = hearth_models_list},
+    {"GET", "/anthropic/v1/models/*", 0, .get = hearth_models_get},
+    {"POST", "/v1/responses", REPLY | INFER, .prepare = hearth_responses_prepare},
+    {"POST", "/responses", REPLY | INFER, .prepare = hearth_responses_prepare},
+    {"POST", "/responses/input_tokens", COUNT | INFER, .prepare = hearth_responses_tokens_prepare},
+    {"POST", "/responses/compact", REPLY | INFER, .prepare = hearth_responses_compact_prepare},
+    {"POST", "/v1/responses/input_tokens", COUNT | INFER, .prepare = hearth_responses_tokens_prepare},
+    {"POST", "/v1/responses/compact", REPLY | INFER, .prepare = hearth_responses_compact_prepare},
+    {"POST", "/v1/responses/*/cancel", BODYLESS | INFER, .now = hearth_responses_cancel,
+     .prepare = hearth_responses_cancel_prepare},
+    {"GET", "/v1/responses/*/input_items", BODYLESS | SESSIONS, .prepare = hearth_responses_items_prepare},
+    {"GET", "/v1/responses/*", BODYLESS | SESSIONS, .prepare = hearth_responses_get_prepare},
+    {"DELETE", "/v1/responses/*", BODYLESS | SESSIONS, .prepare = hearth_responses_delete_prepare},
+    {"POST", "/v1/conversations", BODYLESS | SESSIONS, .prepare = hearth_conversations_create_prepare},
+    {"GET", "/v1/conversations/*/items/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_item_prepare},
+    {"DELETE", "/v1/conversations/*/items/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_remove_prepare},
+    {"GET", "/v1/conversations/*/items", BODYLESS | SESSIONS, .prepare = hearth_conversations_list_prepare},
+    {"POST", "/v1/conversations/*/items", SESSIONS, .prepare = hearth_conversations_add_prepare},
+    {"GET", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_get_prepare},
+    {"POST", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_update_prepare},
+    {"DELETE", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_delete_prepare},
+    {"GET", "/v1/models", 0, .get = hearth_models_list},
+    {"GET", "/models", 0, .get = hearth_models_list},
+    {"GET", "/v1/models/*", 0, .get = hearth_models_get},
+    {"GET", "/models/*", 0, .get = hearth_models_get},
+    {"GET", "/", OPEN, .now = hearth_ui_get},
+    {"GET", "/page.css", OPEN, .now = hearth_ui_get},
+    {"GET", "/page.js", OPEN, .now = hearth_ui_get},
+    {"GET", "/api/hello", OPEN, .get = hearth_hello_get},
+    {"GET", "/health", OPEN, .now = hearth_api_health_get},
+    {"GET", "/v1/health", OPEN, .now = hearth_api_health_get},
+    {"GET", "/props", 0, .get = hearth_props_get},
+    {"GET", "/slots", 0, .get = hearth_slots_get},
+    {"POST", "/slots/*", BODYLESS | ADMIN, .prepare = hearth_slots_act_prepare},
+    {"GET", "/lora-adapters", 0, .get = hearth_lora_get},
+    {"POST", "/lora-adapters", LIST | ADMIN, .prepare = hearth_lora_set_prepare},
+    {"GET", "/requests", 0, .now = hearth_requests_list},
+    {"GET", "/requests/clients", 0, .get = hearth_requests_clients},
+    {"GET", "/requests/*", 0, .get = hearth_requests_get},
+    {"GET", "/events", STREAM, .now = hearth_feed_get},
+    {"GET", "/trends", ADMIN, .get = hearth_feed_trends_get},
+    {"GET", "/record", STREAM | ADMIN, .now = hearth_recording_get},
+    {"GET", "/queue", 0, .get = hearth_queue_get},
+    {"GET", "/metrics", 0, .now = hearth_metrics_get},
 };
 
 static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
@@ -177,6 +176,10 @@ static bool has_plain_body(const struct hearth_http_exchange *exchange, struct h
                            coding);
 }
 
+static bool is_for_worker(const struct hearth_route *route) {
+    return route->phases != NULL || route->prepare != NULL;
+}
+
 /* The route of a request that may go on, and its caller. NULL: it was answered; everything that can be refused without
  * the body is refused here. `take`: the request begins now, and counts. */
 static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
@@ -198,10 +201,10 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         return NULL;
     }
     const bool wanted = hearth_key_limits_route(caller, route, &error) &&
-                        (route->prepare == NULL || has_plain_body(exchange, &error)) &&
+                        (!is_for_worker(route) || has_plain_body(exchange, &error)) &&
                         ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
-                        (route->prepare == NULL || hearth_key_limits_ask(caller, route, take, &error));
-    if (!wanted || take || route->prepare == NULL) { /* the request is answered here, or `now` does it */
+                        (!is_for_worker(route) || hearth_key_limits_ask(caller, route, take, &error));
+    if (!wanted || take || !is_for_worker(route)) { /* the request is answered here, or `now` does it */
         hearth_key_limits_tell(caller, exchange);
     }
     if (!wanted) {
@@ -211,13 +214,28 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     return route;
 }
 
+static void answer_now(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
+                       const struct hearth_caller *caller) {
+    struct hearth_api_error error = {0};
+    if (route->now != NULL) {
+        route->now(api, exchange, caller);
+        return;
+    }
+    json_t *value = route->get(api, exchange, caller, &error);
+    if (value == NULL && error.status != 0) {
+        hearth_api_respond_error(exchange, &error);
+    } else {
+        hearth_api_json_respond(exchange, 200, value);
+    }
+}
+
 /* Answers at the head what needs no body. /health needs no key; bodies of clients without a key are not read. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
     const struct hearth_route *route = admit(user, exchange, &caller, false);
-    if (route != NULL && route->prepare == NULL && (route->flags & HEARTH_ROUTE_STREAM) == 0) {
-        route->now(user, exchange);
+    if (route != NULL && !is_for_worker(route) && (route->flags & HEARTH_ROUTE_STREAM) == 0) {
+        answer_now(user, route, exchange, &caller);
         route = NULL;
     }
     return route != NULL;
@@ -229,16 +247,12 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
     const struct hearth_route *route = admit(api, exchange, &caller, true);
-    if (route == NULL) {
-        return;
+    if (route != NULL && route->now != NULL) {
+        route->now(api, exchange, &caller);
     }
-    if (route->now != NULL) {
-        route->now(api, exchange);
+    if (route != NULL && is_for_worker(route)) {
+        hearth_job_start(api, route, exchange, &caller);
     }
-    if (route->prepare == NULL) {
-        return;
-    }
-    hearth_job_start(api, route, exchange, &caller);
 }
 
 static void on_tick(void *user) {

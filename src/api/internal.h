@@ -71,6 +71,8 @@ struct hearth_transcript_prompt;
 struct hearth_transcript_result;
 struct hearth_diagnosis;
 struct hearth_api_error;
+struct hearth_api_phases;
+struct hearth_caller;
 
 /* ---- template_probe.c: what the template does ---- */
 
@@ -169,15 +171,24 @@ struct hearth_api {
     struct hearth_grammars *grammars;
 };
 
+/* How a route is answered. On the loop, without the body: by itself, */
+typedef void hearth_api_now_fn(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                               const struct hearth_caller *caller);
+/* or by a value. NULL: the error is filled, or out of memory. */
+typedef json_t *hearth_api_get_fn(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                                  const struct hearth_caller *caller, struct hearth_api_error *error);
+/* On a worker, from the parsed body: fills either job->response or, by phases, job->dialect. False: job->error is
+ * filled. */
+typedef bool hearth_api_prepare_fn(struct hearth_job *job, const json_t *body);
+
 struct hearth_route {
     const char *method;
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
-    /* Either: answers at once on the loop, without the body, */
-    void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
-    /* or is given the parsed body on a worker, and fills either job->response or, by its phases,
-     * job->dialect. False: job->error is filled. Where both are there, `now` comes first and must not answer. */
-    bool (*prepare)(struct hearth_job *job, const json_t *body);
     unsigned flags;
+    hearth_api_now_fn *now; /* beside one of the last two it comes first, and must not answer */
+    hearth_api_get_fn *get;
+    const struct hearth_api_phases *phases;
+    hearth_api_prepare_fn *prepare;
 };
 
 enum hearth_route_flag {
@@ -247,16 +258,6 @@ void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_
 /* The job is about to be submitted: notes which ones are there before it. */
 void hearth_access_note_ahead(struct hearth_job *job);
 void hearth_access_log_job(const struct hearth_job *job);
-
-/* ---- ui.c: the page ---- */
-
-void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-
-/* ---- requests.c: the last requests, and why they were slow ---- */
-
-void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 
 /* ---- route.c ---- */
 
@@ -595,31 +596,13 @@ const char *hearth_api_route_hint(const char *path);
 
 /* ---- endpoints ---- */
 
-bool hearth_api_chat_completions_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_completions_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_completion_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_infill_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_create_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_get_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_api_sessions_state_prepare(struct hearth_job *job, const json_t *body);
-void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body);
-void hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-bool hearth_lora_set_prepare(struct hearth_job *job, const json_t *body);
-void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+hearth_api_prepare_fn hearth_tokenize_prepare, hearth_detokenize_prepare, hearth_slots_act_prepare,
+    hearth_lora_set_prepare;
+hearth_api_prepare_fn hearth_api_sessions_create_prepare, hearth_api_sessions_list_prepare,
+    hearth_api_sessions_get_prepare, hearth_api_sessions_delete_prepare, hearth_api_sessions_fork_prepare,
+    hearth_api_sessions_prefetch_prepare, hearth_api_sessions_state_prepare;
+hearth_api_get_fn hearth_models_list, hearth_models_get, hearth_hello_get, hearth_props_get, hearth_slots_get,
+    hearth_queue_get, hearth_lora_get, hearth_requests_clients, hearth_requests_get;
+hearth_api_now_fn hearth_api_health_get, hearth_metrics_get, hearth_requests_list, hearth_ui_get;
 
 #endif

@@ -216,7 +216,8 @@ static void prepare_wanted(struct hearth_job *job) {
     json_t *body = NULL;
     hearth_cancel_enter(&cancel);
     job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
-                  !job->route->prepare(job, body);
+                  !(job->route->phases != NULL ? hearth_api_phases_run(job, job->route->phases, body)
+                                               : job->route->prepare(job, body));
     hearth_cancel_leave();
     if (job->failed && cancel.verdict != HEARTH_OK) { /* whatever error the cancellation has caused on the way */
         hearth_api_fail_err(&job->error, cancel.verdict, NULL);

@@ -8,17 +8,15 @@
 
 #include <string.h>
 
-void hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    json_t *list = json_array();
-    struct hearth_caller caller;
-    if (api->lora_path != NULL) {
-        (void)hearth_api_authorize(api, exchange, &caller);
-        const char *slash = hearth_caller_sees(&caller, NULL) ? NULL : strrchr(api->lora_path, '/'); /* as in /props */
-        json_array_append_new(list,
-                              json_pack("{s:i, s:s, s:o}", "id", 0, "path", slash != NULL ? slash + 1 : api->lora_path,
-                                        "scale", hearth_api_json_real(api->lora_scale)));
+json_t *hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                        const struct hearth_caller *caller, struct hearth_api_error *error) {
+    (void)exchange, (void)error;
+    if (api->lora_path == NULL) {
+        return json_array();
     }
-    hearth_api_json_respond(exchange, 200, list);
+    const char *slash = hearth_caller_sees(caller, NULL) ? NULL : strrchr(api->lora_path, '/'); /* as in /props */
+    return json_pack("[{s:i, s:s, s:o}]", "id", 0, "path", slash != NULL ? slash + 1 : api->lora_path, "scale",
+                     hearth_api_json_real(api->lora_scale));
 }
 
 bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error) {

@@ -45,23 +45,23 @@ static json_t *anthropic_model_json(const struct hearth_api *api) {
                                      "max_tokens", ctx));
 }
 
-void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    json_t *list = hearth_api_is_anthropic(exchange)
-                       ? json_pack("{s:[o], s:b, s:s, s:s}", "data", anthropic_model_json(api), "has_more", 0,
-                                   "first_id", api->model_name, "last_id", api->model_name)
-                       : json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api));
-    hearth_api_json_respond(exchange, 200, list);
+json_t *hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                           const struct hearth_caller *caller, struct hearth_api_error *error) {
+    (void)caller, (void)error;
+    return hearth_api_is_anthropic(exchange)
+               ? json_pack("{s:[o], s:b, s:s, s:s}", "data", anthropic_model_json(api), "has_more", 0, "first_id",
+                           api->model_name, "last_id", api->model_name)
+               : json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api));
 }
 
-void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+json_t *hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                          const struct hearth_caller *caller, struct hearth_api_error *error) {
     const char *id = strstr(hearth_http_path(exchange), "/models/") + strlen("/models/");
+    (void)caller;
     if (strcmp(id, api->model_name) == 0 || strcmp(id, api->model_file) == 0) {
-        hearth_api_json_respond(exchange, 200,
-                                hearth_api_is_anthropic(exchange) ? anthropic_model_json(api) : model_json(api));
-        return;
+        return hearth_api_is_anthropic(exchange) ? anthropic_model_json(api) : model_json(api);
     }
-    struct hearth_api_error error;
-    hearth_api_fail(&error, 404, "model_not_found", "model", "there is no model \"%s\" here; this one is \"%s\"", id,
+    hearth_api_fail(error, 404, "model_not_found", "model", "there is no model \"%s\" here; this one is \"%s\"", id,
                     api->model_name);
-    hearth_api_respond_error(exchange, &error);
+    return NULL;
 }

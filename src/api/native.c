@@ -49,12 +49,14 @@ json_t *hearth_api_reasons_json(void) {
 }
 
 /* Answers that a server is here: Claude Code opens its connection with a HEAD. */
-void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    (void)api;
-    hearth_api_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
+json_t *hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                         const struct hearth_caller *caller, struct hearth_api_error *error) {
+    (void)api, (void)exchange, (void)caller, (void)error;
+    return json_pack("{s:s, s:s}", "message", "hello", "server", "hearth");
 }
 
-void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                           const struct hearth_caller *caller) {
     if (atomic_load(&api->stopping)) { /* a load balancer sends no more */
         hearth_http_set_header(exchange, "Retry-After", "2");
         hearth_api_json_respond(exchange, 503,
@@ -64,8 +66,7 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
     }
     json_t *reasons = hearth_api_reasons_json();
     const char *status = json_array_size(reasons) > 0 ? "degraded" : "ok";
-    struct hearth_caller caller;
-    if (!hearth_api_authorize(api, exchange, &caller) || !hearth_caller_sees(&caller, NULL)) {
+    if (!hearth_caller_sees(caller, NULL)) {
         json_decref(reasons); /* they name paths */
         hearth_api_json_respond(exchange, 200, json_pack("{s:s}", "status", status));
         return;
@@ -130,21 +131,20 @@ static json_t *template_caps_json(const struct hearth_chat_abilities *abilities)
                      abilities->thinking, "generic_tools", !abilities->tools, "history_form", form);
 }
 
-void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+json_t *hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                         const struct hearth_caller *caller, struct hearth_api_error *error) {
     const struct hearth_caps *caps = &api->engine->caps;
-    struct hearth_caller caller;
-    (void)hearth_api_authorize(api, exchange, &caller);
+    (void)exchange, (void)error;
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
                                  hearth_api_sampling_json(&api->sampling, api->max_tokens));
-    json_t *props =
-        json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}",
-                  "default_generation_settings", settings, "total_slots", (json_int_t)api->lanes, "model_alias",
-                  api->model_name, "model_path", hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file,
-                  "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
-                  template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
-                  "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0,
-                  "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
-    hearth_api_json_respond(exchange, 200, props);
+    return json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}",
+                     "default_generation_settings", settings, "total_slots", (json_int_t)api->lanes, "model_alias",
+                     api->model_name, "model_path",
+                     hearth_caller_sees(caller, NULL) ? api->model_path : api->model_file, "chat_template",
+                     text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
+                     template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
+                     "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0,
+                     "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
 }
 
 static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,

@@ -103,6 +103,10 @@ struct hearth_api_phases {
     const struct hearth_dialect *dialect;
 };
 
+/* Of the routes that need nothing else. */
+extern const struct hearth_api_phases hearth_api_chat_phases, hearth_api_chat_tokens_phases,
+    hearth_apply_template_phases, hearth_completions_phases, hearth_completion_phases, hearth_infill_phases;
+
 /* A job is made: its phases have made nothing yet. */
 void hearth_api_phases_begin(struct hearth_job *job);
 /* Worker: the first four phases. */

@@ -86,7 +86,9 @@ static void write_server(struct hearth_recording *stream) {
     hearth_buf_finish(&text);
 }
 
-void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                          const struct hearth_caller *caller) {
+    (void)caller;
     struct hearth_api_error error;
     const uint32_t block_tokens = read_block(exchange, &error);
     if (block_tokens == 0) {

@@ -5,7 +5,7 @@
 #include "api/internal.h"
 
 /* Begins a stream. */
-void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+hearth_api_now_fn hearth_recording_get;
 /* Tells the streams of a job that has ended, if it computed. */
 void hearth_recording_add(const struct hearth_job *job);
 /* Called once a second and when the server begins to stop: keeps streams open, or ends them. */

@@ -69,13 +69,12 @@ static void query_finish(struct query *query) {
     free(query->trace);
 }
 
-void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                          const struct hearth_caller *caller) {
     struct hearth_api_error error;
-    struct hearth_caller caller;
     struct hearth_buf out = {0};
     struct query query = {0};
-    (void)hearth_api_authorize(api, exchange, &caller);
-    if (!is_off(api, &error) && read_query(exchange, &caller, &query, &error) &&
+    if (!is_off(api, &error) && read_query(exchange, caller, &query, &error) &&
         ((hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &query.filter, &out) &&
           hearth_buf_text(&out, "}")) ||
          hearth_api_fail_nomem(&error))) {
@@ -87,40 +86,24 @@ void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *e
     hearth_buf_finish(&out);
 }
 
-void hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_api_error error;
-    struct hearth_caller caller;
+json_t *hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                                const struct hearth_caller *caller, struct hearth_api_error *error) {
     struct query query = {0};
     json_t *json = NULL;
-    (void)hearth_api_authorize(api, exchange, &caller);
-    if (!is_off(api, &error) && read_query(exchange, &caller, &query, &error)) {
+    if (!is_off(api, error) && read_query(exchange, caller, &query, error)) {
         json = hearth_ring_waste(api->ring, &query.filter, query.filter.limit);
-        (void)(json != NULL || hearth_api_fail_nomem(&error));
     }
     query_finish(&query);
-    if (json == NULL) {
-        hearth_api_respond_error(exchange, &error);
-        return;
-    }
-    hearth_api_json_respond(exchange, 200, json);
+    return json;
 }
 
-void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_api_error error;
-    struct hearth_caller caller;
+json_t *hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                            const struct hearth_caller *caller, struct hearth_api_error *error) {
     json_t *json = NULL;
     const char *id = hearth_http_path(exchange) + strlen("/requests/");
-    (void)hearth_api_authorize(api, exchange, &caller);
-    const bool off = is_off(api, &error);
-    if (!off && !hearth_ring_find(api->ring, id, owner_of(&caller), &json)) {
-        hearth_api_fail_nomem(&error);
-    } else if (!off && json == NULL) {
-        hearth_api_fail(&error, 404, "not_found", NULL,
+    if (!is_off(api, error) && hearth_ring_find(api->ring, id, owner_of(caller), &json) && json == NULL) {
+        hearth_api_fail(error, 404, "not_found", NULL,
                         "there is no such request among the last ones (--keep-requests says how many are kept)");
     }
-    if (json == NULL) {
-        hearth_api_respond_error(exchange, &error);
-        return;
-    }
-    hearth_api_json_respond(exchange, 200, json);
+    return json;
 }

@@ -124,14 +124,10 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
     return json;
 }
 
-static bool is_off(const struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_api_error error;
-    if (api->slots) {
-        return false;
-    }
-    hearth_api_fail(&error, 501, NULL, NULL, "%s is off; start the server with --slots", hearth_http_path(exchange));
-    hearth_api_respond_error(exchange, &error);
-    return true;
+static bool is_off(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
+                   struct hearth_api_error *error) {
+    return !api->slots && !hearth_api_fail(error, 501, NULL, NULL, "%s is off; start the server with --slots",
+                                           hearth_http_path(exchange));
 }
 
 struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *count) {
@@ -159,31 +155,28 @@ static json_t *veiled_lane_json(const struct hearth_api *api, size_t id, const s
     return json;
 }
 
-void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_api_error error;
-    struct hearth_caller caller;
+json_t *hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                         const struct hearth_caller *caller, struct hearth_api_error *error) {
     size_t count = 0;
     bool idle = false;
-    if (is_off(api, exchange)) {
-        return;
+    if (is_off(api, exchange, error)) {
+        return NULL;
     }
-    (void)hearth_api_authorize(api, exchange, &caller);
     struct hearth_lane_info *lanes = hearth_slots_lanes(api, &count);
     json_t *slots = lanes != NULL ? json_array() : NULL;
     for (size_t i = 0; i < count; i++) {
         idle = idle || lanes[i].state == HEARTH_LANE_IDLE;
-        const bool sees = hearth_caller_sees(&caller, hearth_slots_find(api, lanes[i].request_id));
+        const bool sees = hearth_caller_sees(caller, hearth_slots_find(api, lanes[i].request_id));
         json_array_append_new(slots, (sees ? lane_json : veiled_lane_json)(api, i, &lanes[i]));
     }
     free(lanes);
     if (slots != NULL && !idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
         json_decref(slots);
-        hearth_api_fail(&error, 503, "no_slot", NULL, "no slot is available: every lane has a request");
-        error.err = HEARTH_ERR_OVERLOADED;
-        hearth_api_respond_error(exchange, &error);
-        return;
+        hearth_api_fail(error, 503, "no_slot", NULL, "no slot is available: every lane has a request");
+        error->err = HEARTH_ERR_OVERLOADED;
+        return NULL;
     }
-    hearth_api_json_respond(exchange, 200, slots);
+    return slots;
 }
 
 json_t *hearth_slots_summary(struct hearth_api *api, const struct hearth_caller *caller) {
@@ -280,10 +273,7 @@ json_t *hearth_queue_json(struct hearth_api *api, const struct hearth_caller *ca
                      full ? json_integer((json_int_t)retry_after_s) : json_null(), "requests", requests);
 }
 
-void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_caller caller;
-    if (!is_off(api, exchange)) {
-        (void)hearth_api_authorize(api, exchange, &caller);
-        hearth_api_json_respond(exchange, 200, hearth_queue_json(api, &caller));
-    }
+json_t *hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                         const struct hearth_caller *caller, struct hearth_api_error *error) {
+    return is_off(api, exchange, error) ? NULL : hearth_queue_json(api, caller);
 }

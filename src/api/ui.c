@@ -13,11 +13,12 @@
 static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                              "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange, const struct hearth_caller *caller) {
     const char *path = hearth_http_path(exchange), *known = hearth_http_header(exchange, "if-none-match");
     const struct hearth_ui_file *file = hearth_ui_files;
     const struct hearth_ui_file *const end = file + hearth_ui_file_count;
     struct hearth_api_error error;
+    (void)caller;
     while (file < end && strcmp(file->path, path) != 0) {
         file++;
     }

@@ -327,7 +327,7 @@ def test_limits_are_read_again(tmp_path):
 def routes():
     """Methods and paths of the server's own table."""
     with open(os.path.join(ROOT, "src", "api", "dispatch.c"), encoding="utf-8") as file:
-        found = re.findall(r'X\("([A-Z]+)", "([^"]+)"', file.read())
+        found = re.findall(r'\{"([A-Z]+)", "(/[^"]*)"', file.read())
     assert len(found) > 50
     return found
 

@@ -97,8 +97,8 @@ enum hearth_signature hearth_signature_check(const struct hearth_api *api, const
 
 /* ---- endpoints ---- */
 
-void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange);
-bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body);
+hearth_api_now_fn hearth_anthropic_begin;
+hearth_api_prepare_fn hearth_anthropic_messages_prepare;
+extern const struct hearth_api_phases hearth_anthropic_count_phases;
 
 #endif

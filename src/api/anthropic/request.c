@@ -181,8 +181,9 @@ static bool read_options(struct hearth_anthropic_reading *reading, const json_t 
 
 /* ---- endpoints ---- */
 
-void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    (void)api;
+void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                            const struct hearth_caller *caller) {
+    (void)api, (void)caller;
     hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
 }
 
@@ -302,8 +303,5 @@ static json_t *count(const struct hearth_job *job, struct hearth_api_error *erro
 }
 
 /* Answers with the exact length of the prompt, whether it fits the context or not. */
-bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_api_phases phases = {
-        .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
-    return hearth_api_phases_run(job, &phases, body);
-}
+const struct hearth_api_phases hearth_anthropic_count_phases = {
+    .lookup = lookup, .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};

@@ -174,7 +174,7 @@ char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_seale
 bool hearth_responses_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body);
-void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange);
+hearth_api_now_fn hearth_responses_cancel;
 bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body);
