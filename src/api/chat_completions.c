@@ -41,44 +41,30 @@ static const char *finish_reason(const struct hearth_choice *choice) {
 }
 
 static json_t *function_json(const struct hearth_call *call) {
-    return json_pack("{s:o, s:o}", "name", hearth_json_text(call->name, strlen(call->name)), "arguments",
-                     hearth_json_text(call->arguments, strlen(call->arguments)));
+    return json_pack("{s:o, s:o}", "name", hearth_api_json_text(call->name), "arguments",
+                     hearth_api_json_text(call->arguments));
 }
 
 static json_t *calls_json(const struct hearth_message *message) {
     json_t *calls = json_array();
     for (size_t i = 0; i < message->call_count; i++) {
         const struct hearth_call *call = &message->calls[i];
-        json_t *value = json_pack("{s:s, s:s, s:o}", "id", call->id != NULL ? call->id : "", "type", "function",
-                                  "function", function_json(call));
-        if (json_array_append_new(calls, value) < 0) {
-            json_decref(calls);
-            return NULL;
-        }
+        json_array_append_new(calls,
+                              json_pack("{s:o, s:s, s:o}", "id", hearth_api_json_text(call->id != NULL ? call->id : ""),
+                                        "type", "function", "function", function_json(call)));
     }
     return calls;
 }
 
 static json_t *message_json(const struct hearth_choice *choice) {
     const struct hearth_message *message = choice->message;
-    bool silent = message->content_len == 0 && message->call_count > 0;
-    json_t *value = json_pack("{s:s, s:o}", "role", "assistant", "content",
-                              silent ? json_null() : hearth_json_text(message->content, message->content_len));
-    bool ok = value != NULL;
-    if (ok && message->reasoning != NULL) {
-        ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_json_text(message->reasoning, strlen(message->reasoning))) == 0;
-    }
-    if (ok && message->call_count > 0) {
-        ok = choice->job->parsed->chat.functions
-                 ? json_object_set_new(value, "function_call", function_json(&message->calls[0])) == 0
-                 : json_object_set_new(value, "tool_calls", calls_json(message)) == 0;
-    }
-    if (!ok) {
-        json_decref(value);
-        return NULL;
-    }
-    return value;
+    const bool functions = choice->job->parsed->chat.functions, calls = message->call_count > 0;
+    const bool silent = message->content_len == 0 && calls;
+    return json_pack("{s:s, s:o, s:o*, s:o*, s:o*}", "role", "assistant", "content",
+                     silent ? json_null() : hearth_json_text(message->content, message->content_len),
+                     "reasoning_content", hearth_api_json_text(message->reasoning), "function_call",
+                     calls && functions ? function_json(&message->calls[0]) : NULL, "tool_calls",
+                     calls && !functions ? calls_json(message) : NULL);
 }
 
 static json_t *chat_whole(const struct hearth_choice *choice, json_t *logprobs) {
@@ -105,26 +91,17 @@ static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions)
                      delta->call_id != NULL ? delta->call_id : "", "type", "function", "function", function);
 }
 
+static json_t *delta_text(const char *text, size_t len) {
+    return text != NULL ? hearth_json_text(text, len) : NULL;
+}
+
 static json_t *chat_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
-    bool functions = choice->job->parsed->chat.functions;
-    json_t *value = json_object();
-    bool ok = value != NULL;
-    if (ok && delta->reasoning != NULL) {
-        ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_json_text(delta->reasoning, delta->reasoning_len)) == 0;
-    }
-    if (ok && delta->content != NULL) {
-        ok = json_object_set_new(value, "content", hearth_json_text(delta->content, delta->content_len)) == 0;
-    }
-    if (ok && delta->call != HEARTH_CHAT_NO_CALL) {
-        ok = json_object_set_new(value, functions ? "function_call" : "tool_calls", call_piece(delta, functions)) == 0;
-    }
-    if (!ok) {
-        json_decref(value);
-        value = NULL;
-    }
-    return json_pack("{s:i, s:o, s:o?, s:n}", "index", (int)choice->index, "delta", value, "logprobs", logprobs,
-                     "finish_reason");
+    const bool functions = choice->job->parsed->chat.functions;
+    json_t *piece = delta->call != HEARTH_CHAT_NO_CALL ? call_piece(delta, functions) : NULL;
+    return json_pack("{s:i, s:{s:o*, s:o*, s:o*}, s:o?, s:n}", "index", (int)choice->index, "delta",
+                     "reasoning_content", delta_text(delta->reasoning, delta->reasoning_len), "content",
+                     delta_text(delta->content, delta->content_len), functions ? "function_call" : "tool_calls", piece,
+                     "logprobs", logprobs, "finish_reason");
 }
 
 static json_t *chat_last(const struct hearth_choice *choice) {

@@ -13,33 +13,21 @@ static const struct hearth_choices_form *form_of(const struct hearth_job *job) {
 /* The members that every response and chunk has; takes `choices`. */
 static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
     const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:s*}", "id", job->id, "object", object, "created",
                      (json_int_t)job->created_unix, "model", model, "system_fingerprint", job->api->version, "choices",
-                     choices);
+                     choices, "service_tier", job->tier);
 }
 
-/* Adds the service tier if the request has named one. NULL: out of memory. */
-static json_t *with_tier(const struct hearth_job *job, json_t *response) {
-    if (job->tier != NULL && json_object_set_new(response, "service_tier", json_string(job->tier)) < 0) {
-        json_decref(response);
-        return NULL;
-    }
-    return response;
-}
-
-/* Adds usage, timings and receipt; NULL: out of memory. */
+/* Adds usage, timings and receipt. */
 static json_t *with_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
-    if (response == NULL || (usage && json_object_set_new(response, "usage", hearth_usage_json(tally)) < 0) ||
-        json_object_set_new(response, "timings", hearth_timings_json(tally)) < 0 ||
-        json_object_set_new(response, "hearth", hearth_api_receipt_json(tally)) < 0) {
-        json_decref(response);
-        return NULL;
-    }
+    json_object_update_new(response,
+                           json_pack("{s:o*, s:o, s:o}", "usage", usage ? hearth_usage_json(tally) : NULL, "timings",
+                                     hearth_timings_json(tally), "hearth", hearth_api_receipt_json(tally)));
     return response;
 }
 
 static json_t *one_choice(const struct hearth_job *job, json_t *choice) {
-    return with_tier(job, envelope(job, form_of(job)->chunk_object, json_pack("[o]", choice)));
+    return envelope(job, form_of(job)->chunk_object, json_pack("[o]", choice));
 }
 
 /* The collected log-probabilities in the dialect's form; NULL when there are none or none were asked for. */
@@ -78,10 +66,7 @@ static json_t *progress_json(const struct hearth_choice *choice, uint32_t prefil
 
 bool hearth_sse_progress(struct hearth_buf *out, json_t *chunk, const struct hearth_choice *choice,
                          uint32_t prefilled_tokens) {
-    if (json_object_set_new(chunk, "prompt_progress", progress_json(choice, prefilled_tokens)) < 0) {
-        json_decref(chunk);
-        return false;
-    }
+    json_object_set_new(chunk, "prompt_progress", progress_json(choice, prefilled_tokens));
     return hearth_sse(out, NULL, chunk);
 }
 
@@ -115,9 +100,7 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
     if (ok && job->parsed->generation.include_usage) {
         struct hearth_tally tally;
         hearth_tally_job(job, &tally);
-        ok = hearth_sse(
-            out, NULL,
-            with_cost(with_tier(job, envelope(job, form_of(job)->chunk_object, json_array())), &tally, true));
+        ok = hearth_sse(out, NULL, with_cost(envelope(job, form_of(job)->chunk_object, json_array()), &tally, true));
     }
     return ok && hearth_buf_text(out, "data: [DONE]\n\n");
 }
@@ -132,12 +115,8 @@ json_t *hearth_choices_whole(struct hearth_job *job) {
     json_t *choices = json_array();
     for (size_t i = 0; i < job->choice_count; i++) {
         struct hearth_choice *choice = &job->choices[i];
-        json_t *logprobs = take_logprobs(choice);
-        if (json_array_append_new(choices, form_of(job)->whole(choice, logprobs)) < 0) {
-            json_decref(choices);
-            return NULL;
-        }
+        json_array_append_new(choices, form_of(job)->whole(choice, take_logprobs(choice)));
     }
     hearth_tally_job(job, &tally);
-    return with_cost(with_tier(job, envelope(job, form_of(job)->object, choices)), &tally, true);
+    return with_cost(envelope(job, form_of(job)->object, choices), &tally, true);
 }

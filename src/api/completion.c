@@ -34,15 +34,11 @@ static json_t *settings_json(const struct hearth_job *job) {
     return settings;
 }
 
-/* Adds the log-probabilities that have come; NULL: out of memory. */
-static json_t *with_probs(struct hearth_choice *choice, json_t *answer) {
+/* The log-probabilities that have come; NULL: none. */
+static json_t *take_probs(struct hearth_choice *choice) {
     json_t *entries = choice->logprobs;
     choice->logprobs = NULL;
-    if (entries != NULL && json_object_set_new(answer, "completion_probabilities", entries) < 0) {
-        json_decref(answer);
-        return NULL;
-    }
-    return answer;
+    return entries;
 }
 
 /* The last answer of a choice; in a stream it has no text. */
@@ -53,41 +49,37 @@ static json_t *final_json(struct hearth_choice *choice, json_t *content) {
     struct hearth_tally tally;
     hearth_tally_choice(choice, &tally);
     const uint32_t evaluated = choice->receipt.prompt_tokens, predicted = choice->generated_tokens;
-    json_t *answer = json_pack(
-        "{s:i, s:o, s:o, s:i, s:b, s:s, s:I, s:I, s:o, s:o, s:b, s:s, s:s, s:I, s:o, s:o}", "index", (int)choice->index,
-        "content", content, "tokens", take_tokens(choice), "id_slot", -1, "stop", 1, "model", model, "tokens_predicted",
-        (json_int_t)predicted, "tokens_evaluated", (json_int_t)evaluated, "generation_settings", settings_json(job),
-        "prompt", hearth_json_text((const char *)prompt->data, prompt->len), "truncated",
+    return json_pack(
+        "{s:i, s:o, s:o, s:i, s:b, s:s, s:I, s:I, s:o, s:o, s:b, s:s, s:s, s:I, s:o, s:o, s:o*}", "index",
+        (int)choice->index, "content", content, "tokens", take_tokens(choice), "id_slot", -1, "stop", 1, "model", model,
+        "tokens_predicted", (json_int_t)predicted, "tokens_evaluated", (json_int_t)evaluated, "generation_settings",
+        settings_json(job), "prompt", hearth_json_text((const char *)prompt->data, prompt->len), "truncated",
         choice->finish == HEARTH_FINISH_LENGTH && evaluated + predicted >= job->api->engine->caps.ctx_tokens,
         "stop_type", stop_type(choice), "stopping_word", choice->stop != NULL ? choice->stop : "", "tokens_cached",
         (json_int_t)hearth_api_receipt_cached_tokens(&choice->receipt), "timings", hearth_timings_json(&tally),
-        "hearth", hearth_api_receipt_json(&tally));
-    return with_probs(choice, answer);
+        "hearth", hearth_api_receipt_json(&tally), "completion_probabilities", take_probs(choice));
+}
+
+static json_t *whole_json(struct hearth_choice *choice) {
+    return final_json(choice, hearth_json_text((const char *)choice->text.data, choice->text.len));
 }
 
 static json_t *native_whole(struct hearth_job *job) {
+    if (job->choice_count == 1) {
+        return whole_json(&job->choices[0]);
+    }
     json_t *answers = json_array();
     for (size_t i = 0; i < job->choice_count; i++) {
-        struct hearth_choice *choice = &job->choices[i];
-        json_t *text = hearth_json_text((const char *)choice->text.data, choice->text.len);
-        if (json_array_append_new(answers, final_json(choice, text)) < 0) {
-            json_decref(answers);
-            return NULL;
-        }
+        json_array_append_new(answers, whole_json(&job->choices[i]));
     }
-    if (job->choice_count > 1) {
-        return answers;
-    }
-    json_t *only = json_incref(json_array_get(answers, 0));
-    json_decref(answers);
-    return only;
+    return answers;
 }
 
 static json_t *piece_json(struct hearth_choice *choice, const char *text, size_t len) {
-    return with_probs(choice, json_pack("{s:i, s:o, s:o, s:b, s:i, s:I, s:I}", "index", (int)choice->index, "content",
-                                        hearth_json_text(text, len), "tokens", take_tokens(choice), "stop", 0,
-                                        "id_slot", -1, "tokens_predicted", (json_int_t)choice->generated_tokens,
-                                        "tokens_evaluated", (json_int_t)choice->receipt.prompt_tokens));
+    return json_pack("{s:i, s:o, s:o, s:b, s:i, s:I, s:I, s:o*}", "index", (int)choice->index, "content",
+                     hearth_json_text(text, len), "tokens", take_tokens(choice), "stop", 0, "id_slot", -1,
+                     "tokens_predicted", (json_int_t)choice->generated_tokens, "tokens_evaluated",
+                     (json_int_t)choice->receipt.prompt_tokens, "completion_probabilities", take_probs(choice));
 }
 
 static bool native_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out) {

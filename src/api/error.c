@@ -96,16 +96,18 @@ bool hearth_api_fail_nomem(struct hearth_api_error *error) {
     return hearth_api_fail_err(error, HEARTH_ERR_NOMEM, NULL);
 }
 
+/* What clients that compact read of a full context, beside the words; NULL: it is not full. */
+static json_t *sizes_of(const struct hearth_api_error *error) {
+    return error->ctx_tokens > 0 ? json_pack("{s:I, s:I}", "n_prompt_tokens", (json_int_t)error->prompt_tokens, "n_ctx",
+                                             (json_int_t)error->ctx_tokens)
+                                 : json_object();
+}
+
 json_t *hearth_api_error_json(const struct hearth_api_error *error) {
-    json_t *body =
-        json_pack("{s:o, s:s, s:o?, s:s?}", "message",
-                  hearth_json_text(error->message.text, strlen(error->message.text)), "type", type_of(error->status),
-                  "param", error->param[0] != '\0' ? hearth_json_text(error->param, strlen(error->param)) : json_null(),
-                  "code", error->code);
-    if (error->ctx_tokens > 0 && body != NULL) {
-        json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
-        json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
-    }
+    json_t *body = json_pack("{s:o, s:s, s:o?, s:s?}", "message", hearth_api_json_text(error->message.text), "type",
+                             type_of(error->status), "param",
+                             hearth_api_json_text(error->param[0] != '\0' ? error->param : NULL), "code", error->code);
+    json_object_update_new(body, sizes_of(error));
     return json_pack("{s:o}", "error", body);
 }
 
@@ -125,26 +127,18 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
                           ? json_pack("{s:s}", "error_code", error->code)
                           : NULL;
     return json_pack("{s:s, s:{s:s, s:o, s:o*}, s:s?}", "type", "error", "error", "type", type, "message",
-                     hearth_json_text(error->message.text, strlen(error->message.text)), "details", details,
-                     "request_id", request_id);
+                     hearth_api_json_text(error->message.text), "details", details, "request_id", request_id);
 }
 
 json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
-    char text[sizeof error->message.text];
     const bool full = error->ctx_tokens > 0;
-    snprintf(text, sizeof text, "%s", error->message.text);
-    if (full) {
-        snprintf(text, sizeof text, "the request (%zu tokens) exceeds the available context size (%zu tokens)",
-                 error->prompt_tokens, error->ctx_tokens);
-    }
-    json_t *param = *error->param != '\0' ? hearth_json_text(error->param, strlen(error->param)) : NULL;
-    json_t *body =
-        json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message", hearth_json_text(text, strlen(text)),
-                  "type", full ? "exceed_context_size_error" : type_of(error->status), "param", param);
-    if (full && body != NULL) {
-        json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
-        json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
-    }
+    json_t *message = full ? json_sprintf("the request (%zu tokens) exceeds the available context size (%zu tokens)",
+                                          error->prompt_tokens, error->ctx_tokens)
+                           : hearth_api_json_text(error->message.text);
+    json_t *body = json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message", message, "type",
+                             full ? "exceed_context_size_error" : type_of(error->status), "param",
+                             hearth_api_json_text(error->param[0] != '\0' ? error->param : NULL));
+    json_object_update_new(body, sizes_of(error));
     return json_pack("{s:o}", "error", body);
 }
 

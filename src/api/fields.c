@@ -1,4 +1,4 @@
-/* Typed fields of a JSON object, read by table, each refusal naming the field. */
+/* Typed fields of a JSON object, read and printed by table, each refusal naming the field. */
 #include "api/internal.h"
 
 #include <math.h>
@@ -55,20 +55,11 @@ static bool fail_range(const struct hearth_field *field, struct hearth_api_error
 static bool read_field(const json_t *value, const struct hearth_field *field, void *out,
                        struct hearth_api_error *error) {
     static const char *const names[] = {"a number", "an integer", "true or false"};
-    double number = 0;
     int64_t integer = 0;
-    bool typed = false;
-    switch (field->type) {
-    case HEARTH_FIELD_FLOAT:
-        typed = json_is_number(value);
-        number = json_number_value(value);
-        break;
-    case HEARTH_FIELD_INT:
-        typed = hearth_api_json_integer(value, &integer);
-        number = (double)integer;
-        break;
-    case HEARTH_FIELD_BOOL: typed = json_is_boolean(value); break;
-    }
+    const bool typed = field->type == HEARTH_FIELD_FLOAT ? json_is_number(value)
+                       : field->type == HEARTH_FIELD_INT ? hearth_api_json_integer(value, &integer)
+                                                         : json_is_boolean(value);
+    const double number = field->type == HEARTH_FIELD_FLOAT ? json_number_value(value) : (double)integer;
     if (!typed) {
         return hearth_api_fail(error, 400, "invalid_type", field->name, "%s must be %s", field->name,
                                names[field->type]);
@@ -77,12 +68,42 @@ static bool read_field(const json_t *value, const struct hearth_field *field, vo
         (number < field->min || number > field->max || (field->above_min && number == field->min))) {
         return fail_range(field, error);
     }
-    char *at = (char *)out + field->offset;
+    void *at = (char *)out + field->offset;
     switch (field->type) {
-    case HEARTH_FIELD_FLOAT: *(float *)(void *)at = (float)number; break;
-    case HEARTH_FIELD_INT: *(int32_t *)(void *)at = (int32_t)integer; break;
-    case HEARTH_FIELD_BOOL: *(bool *)(void *)at = json_is_true(value); break;
+    case HEARTH_FIELD_FLOAT: *(float *)at = (float)number; break;
+    case HEARTH_FIELD_INT: *(int32_t *)at = (int32_t)integer; break;
+    case HEARTH_FIELD_BOOL: *(bool *)at = json_is_true(value); break;
     }
+    return true;
+}
+
+json_t *hearth_fields_json(const struct hearth_field *fields, size_t count, const void *of) {
+    json_t *json = json_object();
+    for (size_t i = 0; i < count; i++) {
+        const void *at = (const char *)of + fields[i].offset;
+        json_t *value = NULL;
+        switch (fields[i].type) {
+        case HEARTH_FIELD_FLOAT: value = hearth_api_json_real((double)*(const float *)at); break;
+        case HEARTH_FIELD_INT: value = json_integer(*(const int32_t *)at); break;
+        case HEARTH_FIELD_BOOL: value = json_boolean(*(const bool *)at); break;
+        }
+        json_object_set_new(json, fields[i].name, value);
+    }
+    return json;
+}
+
+bool hearth_field_tokens(const json_t *value, const char *param, int32_t *out, struct hearth_api_error *error) {
+    int64_t tokens;
+    if (value == NULL) {
+        return true;
+    }
+    if (!hearth_api_json_integer(value, &tokens)) {
+        return hearth_api_fail(error, 400, "invalid_type", param, "%s must be an integer", param);
+    }
+    if (tokens < -1) {
+        return hearth_api_fail(error, 400, "invalid_value", param, "%s must be at least 0, or -1 for no limit", param);
+    }
+    *out = tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
     return true;
 }
 

@@ -159,22 +159,6 @@ static bool read_effort(const json_t *effort, const char *param, struct hearth_a
                            "%s must be none, minimal, low, medium, high, xhigh, max or ultra", param);
 }
 
-static bool read_budget(const json_t *budget, const char *param, struct hearth_api_chat_options *options,
-                        struct hearth_api_error *error) {
-    int64_t tokens;
-    if (budget == NULL) {
-        return true;
-    }
-    if (!hearth_api_json_integer(budget, &tokens)) {
-        return hearth_api_fail(error, 400, "invalid_type", param, "%s must be an integer", param);
-    }
-    if (tokens < -1) {
-        return hearth_api_fail(error, 400, "invalid_value", param, "%s must be at least 0, or -1 for no limit", param);
-    }
-    options->reasoning_budget = tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
-    return true;
-}
-
 /* {"effort", "max_tokens", "enabled"}, as routers between servers write it. */
 static bool read_reasoning(const json_t *reasoning, struct hearth_api_chat_options *options,
                            struct hearth_api_error *error) {
@@ -190,7 +174,8 @@ static bool read_reasoning(const json_t *reasoning, struct hearth_api_chat_optio
         options->request.thinking = json_is_true(enabled);
     }
     return read_effort(hearth_api_json_get(reasoning, "effort"), "reasoning.effort", options, error) &&
-           read_budget(hearth_api_json_get(reasoning, "max_tokens"), "reasoning.max_tokens", options, error);
+           hearth_field_tokens(hearth_api_json_get(reasoning, "max_tokens"), "reasoning.max_tokens",
+                               &options->reasoning_budget, error);
 }
 
 /* {"type": "enabled" or "disabled", "budget_tokens"}, or true or false. */
@@ -213,7 +198,8 @@ static bool read_thinking(const json_t *thinking, struct hearth_api_chat_options
     if (word != NULL) {
         options->request.thinking = strcmp(word, "disabled") != 0;
     }
-    return read_budget(hearth_api_json_get(thinking, "budget_tokens"), "thinking.budget_tokens", options, error);
+    return hearth_field_tokens(hearth_api_json_get(thinking, "budget_tokens"), "thinking.budget_tokens",
+                               &options->reasoning_budget, error);
 }
 
 static bool read_reasoning_format(const json_t *format, struct hearth_api_chat_options *options,
@@ -286,7 +272,8 @@ bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
         return false;
     }
     for (size_t i = 0; i < sizeof budgets / sizeof budgets[0]; i++) {
-        if (!read_budget(hearth_api_json_get(body, budgets[i]), budgets[i], options, error)) {
+        if (!hearth_field_tokens(hearth_api_json_get(body, budgets[i]), budgets[i], &options->reasoning_budget,
+                                 error)) {
             return false;
         }
     }

@@ -11,10 +11,10 @@
 
 #define STOP_BYTES_MAX 4096
 
-#define SAMPLING(member) (offsetof(struct hearth_generation, sampling) + offsetof(struct hearth_sampling, member))
+#define SAMPLING(member) offsetof(struct hearth_sampling, member)
 #define MEMBER(member) offsetof(struct hearth_generation, member)
 
-static const struct hearth_field fields[] = {
+static const struct hearth_field of_sampling[] = {
     {"temperature", HEARTH_FIELD_FLOAT, 0, 2, false, SAMPLING(temperature)},
     {"top_p", HEARTH_FIELD_FLOAT, 0, 1, false, SAMPLING(top_p)},
     {"min_p", HEARTH_FIELD_FLOAT, 0, 1, false, SAMPLING(min_p)},
@@ -34,6 +34,9 @@ static const struct hearth_field fields[] = {
     {"dry_allowed_length", HEARTH_FIELD_INT, 0, INT32_MAX, false, SAMPLING(dry_allowed_length)},
     {"dry_penalty_last_n", HEARTH_FIELD_INT, -1, INT32_MAX, false, SAMPLING(dry_last_tokens)},
     {"ignore_eos", HEARTH_FIELD_BOOL, 0, 0, false, SAMPLING(ignore_eos)},
+};
+
+static const struct hearth_field fields[] = {
     {"n", HEARTH_FIELD_INT, 1, 16, false, MEMBER(n)},
     {"stream", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(stream)},
     {"cache_prompt", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(cache)},
@@ -119,30 +122,22 @@ static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
     return true;
 }
 
+json_t *hearth_api_sampling_json(const struct hearth_sampling *sampling, int32_t max_tokens) {
+    json_t *json = hearth_fields_json(of_sampling, sizeof of_sampling / sizeof of_sampling[0], sampling);
+    json_object_update_new(json, json_pack("{s:I, s:i, s:i}", "seed", (json_int_t)sampling->seed, "max_tokens",
+                                           (int)max_tokens, "n_predict", (int)max_tokens));
+    return json;
+}
+
 /* Reads the limit of the reply. Of two names the newer one wins. A limit beyond the context is no error: generation
  * ends with the context. */
 static bool read_max_tokens(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
-    static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const json_t *value = hearth_api_json_get(body, names[i]);
-        int64_t tokens;
-        if (value == NULL) {
-            continue;
-        }
-        if (!hearth_api_json_integer(value, &tokens)) {
-            return hearth_api_fail(error, 400, "invalid_type", names[i], "%s must be an integer", names[i]);
-        }
-        if (tokens < -1) {
-            return hearth_api_fail(error, 400, "invalid_value", names[i], "%s must be at least 0, or -1 for no limit",
-                                   names[i]);
-        }
-        if (!found) {
-            generation->max_tokens = tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
-            found = true;
-        }
+    static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof names / sizeof names[0]; i++) {
+        ok = hearth_field_tokens(hearth_api_json_get(body, names[i]), names[i], &generation->max_tokens, error);
     }
-    return true;
+    return ok;
 }
 
 /* Reads the seed. Seeds of any size are folded to 32 bits; -1 or no seed asks for a random one. */
@@ -289,6 +284,8 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     generation->n = 1;
     generation->cache = true;
     if (!hearth_generation_check_supported(body, plain, error) || !check_ignored(body, error) ||
+        !hearth_fields_read(body, of_sampling, sizeof of_sampling / sizeof of_sampling[0], &generation->sampling,
+                            error) ||
         !hearth_fields_read(body, fields, sizeof fields / sizeof fields[0], generation, error) ||
         !hearth_lora_check(api, hearth_api_json_get(body, "lora"), error) ||
         !hearth_salt_read(body, &generation->salt, error) || !read_max_tokens(body, generation, error) ||

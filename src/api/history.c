@@ -479,16 +479,15 @@ bool hearth_conversation_report(const struct hearth_conversation *conversation,
     return conversation != NULL && hearth_divergence_report(&conversation->divergence, divergence);
 }
 
-bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
+void hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
     struct hearth_report_divergence divergence;
-    if (conversation == NULL) {
-        return true;
+    if (conversation != NULL) {
+        const bool left = hearth_conversation_report(conversation, &divergence);
+        json_object_update_new(receipt,
+                               json_pack("{s:o, s:I, s:I, s:o}", "prepare_ms",
+                                         hearth_api_json_real(HEARTH_MS(conversation->prepare_us)), "known",
+                                         (json_int_t)conversation->known_tokens, "sampled",
+                                         (json_int_t)conversation->sampled_tokens, "divergence",
+                                         left ? hearth_report_divergence_json(&divergence, true) : json_null()));
     }
-    const bool left = hearth_conversation_report(conversation, &divergence);
-    return json_object_set_new(receipt, "prepare_ms",
-                               hearth_api_json_real((double)conversation->prepare_us / 1000.0)) == 0 &&
-           json_object_set_new(receipt, "known", json_integer((json_int_t)conversation->known_tokens)) == 0 &&
-           json_object_set_new(receipt, "sampled", json_integer((json_int_t)conversation->sampled_tokens)) == 0 &&
-           json_object_set_new(receipt, "divergence",
-                               left ? hearth_report_divergence_json(&divergence, true) : json_null()) == 0;
 }

@@ -310,18 +310,18 @@ void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struc
 void hearth_api_http_error(void *user, int status, const char *message, const char *path, const char *request_id,
                            struct hearth_buf *body);
 
-/* ---- json.c ---- */
+/* ---- json.c, fields.c ---- */
 
 /* A number; what JSON has no word for becomes 0. */
 json_t *hearth_api_json_real(double value);
+/* A string; bytes that are not UTF-8 become U+FFFD. NULL: out of memory, or the text is. */
+json_t *hearth_api_json_text(const char *text);
 /* The JSON value of a text in the store; NULL: the text is empty, or out of memory. */
 json_t *hearth_api_json_read(const struct hearth_buf *text);
 /* Appends the value's text and gives the value up. False: `value` was NULL, or out of memory. */
 bool hearth_api_json_write(json_t *value, struct hearth_buf *out);
 /* Ends the exchange with a value, which is given up (NULL: answers 503, out of memory). */
 void hearth_api_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value);
-
-/* ---- fields.c ---- */
 
 enum hearth_field_type { HEARTH_FIELD_FLOAT, HEARTH_FIELD_INT, HEARTH_FIELD_BOOL };
 
@@ -342,6 +342,10 @@ json_t *hearth_metadata_json(const struct hearth_buf *text);
 /* Reads fields of `object` into the struct at `out`. What is absent or null is left as it is. */
 bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
                         struct hearth_api_error *error);
+/* Prints the same fields of the struct at `of`. */
+json_t *hearth_fields_json(const struct hearth_field *fields, size_t count, const void *of);
+/* Reads a number of tokens, of which -1 is no limit; a value of NULL leaves it as it is. */
+bool hearth_field_tokens(const json_t *value, const char *param, int32_t *out, struct hearth_api_error *error);
 /* A member of `object` that must be of a kind if it is there: *out is NULL where it is absent or null. False: it is
  * something else, and the error says "NAME must be KIND". */
 enum hearth_field_kind { HEARTH_FIELD_TEXT, HEARTH_FIELD_SWITCH, HEARTH_FIELD_OBJECT, HEARTH_FIELD_NUMBER };
@@ -405,6 +409,8 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
 bool hearth_generation_check_choices(const struct hearth_generation *generation, size_t prompt_count,
                                      struct hearth_api_error *error);
 void hearth_generation_finish(struct hearth_generation *generation);
+/* Sampling in llama-server's words. */
+json_t *hearth_api_sampling_json(const struct hearth_sampling *sampling, int32_t max_tokens);
 /* Fields that ask for what is not there: each may be null, or say that it is not wanted. */
 bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error);
 
@@ -527,7 +533,7 @@ void hearth_history_finish(struct hearth_history *history);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);
 /* Adds prepare_ms, known, sampled and divergence to a receipt. `conversation` may be NULL. */
-bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt);
+void hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt);
 /* Transcripts and the like of an API whose parameters are set. False: out of memory. */
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);

@@ -3,13 +3,15 @@
  * where the whole is written. */
 #include "api/internal.h"
 
-#include "base/utf8.h"
-
 #include <math.h>
 #include <string.h>
 
 json_t *hearth_api_json_real(double value) {
     return json_real(isfinite(value) ? value : 0.0);
+}
+
+json_t *hearth_api_json_text(const char *text) {
+    return text != NULL ? hearth_json_text(text, strlen(text)) : NULL;
 }
 
 bool hearth_api_json_write(json_t *value, struct hearth_buf *out) {

@@ -5,15 +5,12 @@
 #include <string.h>
 #include <time.h>
 
-/* Adds the context size; NULL when out of memory. */
+/* Adds the context size. */
 static json_t *with_sizes(const struct hearth_api *api, json_t *model) {
     static const char *const names[] = {"max_model_len", "context_length", "context_window", "max_context_length",
                                         "max_input_tokens"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (json_object_set_new(model, names[i], json_integer((json_int_t)api->engine->caps.ctx_tokens)) < 0) {
-            json_decref(model);
-            return NULL;
-        }
+        json_object_set_new(model, names[i], json_integer((json_int_t)api->engine->caps.ctx_tokens));
     }
     return model;
 }
@@ -24,9 +21,8 @@ static json_t *model_json(const struct hearth_api *api) {
     json_t *meta = json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "n_vocab", (json_int_t)caps->vocab_tokens, "n_ctx",
                              ctx, "n_ctx_train", (json_int_t)caps->train_ctx_tokens, "n_params",
                              (json_int_t)caps->model_params, "size", (json_int_t)caps->model_bytes, "description",
-                             hearth_json_text(caps->description != NULL ? caps->description : "",
-                                              caps->description != NULL ? strlen(caps->description) : 0),
-                             "memory_class", hearth_engine_class_text(caps->memory_class));
+                             hearth_api_json_text(caps->description != NULL ? caps->description : ""), "memory_class",
+                             hearth_engine_class_text(caps->memory_class));
     return with_sizes(api, json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", api->model_name, "object", "model", "created",
                                      (json_int_t)api->created_unix, "owned_by", "hearth", "meta", meta));
 }

@@ -27,8 +27,8 @@ json_t *hearth_api_tier_json(struct hearth_backing *tier) {
     }
     tier->ops->stats(tier, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
-    json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
+    json_t *trouble = hearth_api_json_text(*stats.trouble != '\0' ? stats.trouble : NULL);
+    return json_pack("{s:s, s:o?, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
                      (json_int_t)stats.bytes, "budget_bytes", (json_int_t)stats.budget_bytes, "files",
                      (json_int_t)stats.files, "shared", stats.shared);
 }
@@ -40,9 +40,8 @@ json_t *hearth_api_reasons_json(void) {
         const enum hearth_health_condition condition = (enum hearth_health_condition)i;
         char message[512];
         if (hearth_health_raised(condition, message, sizeof message)) {
-            json_t *text = hearth_json_text(message, strlen(message));
-            json_array_append_new(reasons,
-                                  json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
+            json_array_append_new(reasons, json_pack("{s:s, s:o}", "condition", hearth_health_name(condition),
+                                                     "message", hearth_api_json_text(message)));
         }
     }
     return reasons;
@@ -76,47 +75,6 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
                                       hearth_api_tier_json(api->disk), "remote", hearth_api_tier_json(api->remote)));
 }
 
-static json_t *text_or_empty(const char *text) {
-    return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
-}
-
-/* Sampling parameters that few requests name. */
-static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
-    const struct {
-        const char *name;
-        float value;
-    } rare[] = {{"top_n_sigma", s->top_n_sigma},
-                {"xtc_probability", s->xtc_probability},
-                {"xtc_threshold", s->xtc_threshold},
-                {"dynatemp_range", s->dynatemp_range},
-                {"dry_multiplier", s->dry_multiplier},
-                {"dynatemp_exponent", s->dynatemp_exponent},
-                {"dry_base", s->dry_base}};
-    bool ok = json_object_set_new(out, "dry_allowed_length", json_integer(s->dry_allowed_length)) == 0 &&
-              json_object_set_new(out, "dry_penalty_last_n", json_integer(s->dry_last_tokens)) == 0;
-    for (size_t i = 0; i < sizeof rare / sizeof rare[0] && ok; i++) {
-        ok = json_object_set_new(out, rare[i].name, hearth_api_json_real((double)rare[i].value)) == 0;
-    }
-    return ok;
-}
-
-json_t *hearth_api_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
-    json_t *out =
-        json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
-                  "temperature", hearth_api_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
-                  hearth_api_json_real((double)s->top_p), "min_p", hearth_api_json_real((double)s->min_p), "typical_p",
-                  hearth_api_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
-                  "repeat_penalty", hearth_api_json_real((double)s->penalty_repeat), "presence_penalty",
-                  hearth_api_json_real((double)s->penalty_presence), "frequency_penalty",
-                  hearth_api_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict",
-                  (int)max_tokens, "ignore_eos", s->ignore_eos);
-    if (!add_rare_settings(out, s)) {
-        json_decref(out);
-        return NULL;
-    }
-    return out;
-}
-
 /* Prints llama-server's names for a template's abilities. Tools work without the template's help, and a history that it
  * would refuse is printed in another form; both are said beside. */
 static json_t *template_caps_json(const struct hearth_chat_abilities *abilities) {
@@ -134,17 +92,19 @@ static json_t *template_caps_json(const struct hearth_chat_abilities *abilities)
 json_t *hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
                          const struct hearth_caller *caller, struct hearth_api_error *error) {
     const struct hearth_caps *caps = &api->engine->caps;
+    const char *template_text = hearth_chat_template(api->chat);
     (void)exchange, (void)error;
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
                                  hearth_api_sampling_json(&api->sampling, api->max_tokens));
-    return json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}",
-                     "default_generation_settings", settings, "total_slots", (json_int_t)api->lanes, "model_alias",
-                     api->model_name, "model_path",
-                     hearth_caller_sees(caller, NULL) ? api->model_path : api->model_file, "chat_template",
-                     text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
-                     template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
-                     "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0,
-                     "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
+    return json_pack(
+        "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
+        settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
+        hearth_caller_sees(caller, NULL) ? api->model_path : api->model_file, "chat_template",
+        hearth_api_json_text(template_text != NULL ? template_text : ""), "chat_template_caps",
+        template_caps_json(hearth_chat_abilities(api->chat)), "bos_token",
+        hearth_api_json_text(caps->bos_text != NULL ? caps->bos_text : ""), "eos_token",
+        hearth_api_json_text(caps->eos_text != NULL ? caps->eos_text : ""), "build_info", api->version, "modalities",
+        "vision", 0, "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
 }
 
 static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,

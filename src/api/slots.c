@@ -41,23 +41,15 @@ static json_int_t task_of(const struct hearth_job *job, int64_t service_id) {
 
 /* Class and owner, members of both answers. `job` may be NULL: it has just ended. */
 static json_t *owner_json(const struct hearth_job *job, enum hearth_class priority) {
-    json_t *owner = json_pack("{s:s}", "class", hearth_class_text(priority));
-    if (job == NULL || owner == NULL) {
-        return owner;
+    if (job == NULL) {
+        return json_pack("{s:s}", "class", hearth_class_text(priority));
     }
-    const char *key = job->caller.name;
-    json_object_set_new(owner, "key", *key != '\0' ? json_string(key) : json_null());
-    json_object_set_new(owner, "request_id", json_string(job->request_id));
-    json_object_set_new(owner, "endpoint", json_string(job->route->path));
-    json_object_set_new(owner, "client", json_string(job->client));
-    if (job->resolved->stored != NULL && job->resolved->stored->session != NULL) {
-        json_object_set_new(owner, "session", json_string(job->resolved->stored->session));
-    }
-    if (job->deadline_us > 0) {
-        const int64_t left_us = job->deadline_us - (hearth_clock_us() - job->arrived_us);
-        json_object_set_new(owner, "deadline_in_ms", hearth_api_json_real((double)left_us / 1000.0));
-    }
-    return owner;
+    const struct hearth_api_stored *stored = job->resolved->stored;
+    const double left_ms = HEARTH_MS(job->deadline_us - (hearth_clock_us() - job->arrived_us));
+    return json_pack("{s:s, s:s?, s:s, s:s, s:s, s:s*, s:o*}", "class", hearth_class_text(priority), "key",
+                     job->caller.name[0] != '\0' ? job->caller.name : NULL, "request_id", job->request_id, "endpoint",
+                     job->route->path, "client", job->client, "session", stored != NULL ? stored->session : NULL,
+                     "deadline_in_ms", job->deadline_us > 0 ? hearth_api_json_real(left_ms) : NULL);
 }
 
 /* Computed tokens of the prompt; the lane's count includes the reply. */
@@ -89,12 +81,7 @@ static json_t *lane_hearth_json(const struct hearth_job *job, const struct heart
                                                : rate(computed, lane->prefill_us)),
                   "drafted_tokens", (json_int_t)lane->drafted_tokens, "accepted_tokens",
                   (json_int_t)lane->accepted_tokens, "preemptions", (json_int_t)lane->preemptions);
-    json_t *owner = owner_json(job, lane->priority);
-    if (what == NULL || owner == NULL || json_object_update(what, owner) < 0) {
-        json_decref(what);
-        what = NULL;
-    }
-    json_decref(owner);
+    json_object_update_new(what, owner_json(job, lane->priority));
     return what;
 }
 
@@ -113,13 +100,10 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
         (json_int_t)computed_of(lane), "n_prompt_tokens_cache", (json_int_t)lane->reused_tokens, "n_decoded",
         (json_int_t)lane->generated_tokens, "next_token", "has_next_token", busy, "n_remain", remain, "n_decoded",
         (json_int_t)lane->generated_tokens, "hearth", busy ? lane_hearth_json(job, lane) : json_null());
-    if (json != NULL && generation != NULL) {
+    if (generation != NULL) {
         json_t *params = hearth_api_sampling_json(&generation->sampling, generation->max_tokens);
-        if (json_object_set_new(params, "stream", json_boolean(generation->stream)) < 0 ||
-            json_object_set_new(json, "params", params) < 0) {
-            json_decref(json);
-            return NULL;
-        }
+        json_object_set_new(params, "stream", json_boolean(generation->stream));
+        json_object_set_new(json, "params", params);
     }
     return json;
 }
@@ -245,12 +229,7 @@ static json_t *waiting_json(const struct hearth_api *api, const struct hearth_wa
         "{s:I, s:s, s:s, s:I, s:I, s:o}", "id_task", task_of(job, waiting->request_id), "state", state, "wait",
         hearth_wait_text(waiting->wait), "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
         (json_int_t)waiting->generated_tokens, "waited_ms", hearth_api_json_real((double)waiting->waited_us / 1000.0));
-    json_t *owner = owner_json(job, waiting->priority);
-    if (json == NULL || owner == NULL || json_object_update(json, owner) < 0) {
-        json_decref(json);
-        json = NULL;
-    }
-    json_decref(owner);
+    json_object_update_new(json, owner_json(job, waiting->priority));
     return json;
 }
 

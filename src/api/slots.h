@@ -14,7 +14,5 @@ json_t *hearth_queue_json(struct hearth_api *api, const struct hearth_caller *ca
 /* native.c: what /health says of a tier, and of what does not work. NULL: out of memory. */
 json_t *hearth_api_tier_json(struct hearth_backing *tier);
 json_t *hearth_api_reasons_json(void);
-/* native.c: sampling in llama-server's words. NULL: out of memory. */
-json_t *hearth_api_sampling_json(const struct hearth_sampling *sampling, int32_t max_tokens);
 
 #endif

@@ -34,9 +34,6 @@ void hearth_api_stored_destroy(struct hearth_api_stored **owned) {
 
 /* ---- where it goes on from ---- */
 
-/* Members of a config: of struct hearth_api_chat_options, in this order. */
-static const char *const late_names[] = {"deferred", "loaded", "removed"};
-
 json_t *hearth_api_stored_config_json(const struct hearth_turn *turn) {
     return hearth_api_json_read(&turn->config);
 }
@@ -260,16 +257,6 @@ static size_t system_count(const struct hearth_api_resolved *out) {
     return count < front ? count : front;
 }
 
-/* Adds tools that are not in the head to a config, for later requests that send only what is new. */
-static void put_late_tools(const struct hearth_api_chat_options *options, json_t *config) {
-    json_t *const late[] = {options->deferred, options->loaded, options->removed};
-    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
-        if (late[i] != NULL) {
-            json_object_set(config, late_names[i], late[i]);
-        }
-    }
-}
-
 bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const json_t *config, json_t *tools) {
     json_t *stored = json_object_get(config, "tools");
     size_t i;
@@ -277,22 +264,25 @@ bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const 
     if (stored != NULL && json_array_extend(tools, stored) < 0) {
         return false;
     }
-    json_array_foreach(json_object_get(config, late_names[0]), i, tool) {
+    json_array_foreach(json_object_get(config, "deferred"), i, tool) {
         json_t *deferred = json_copy(tool);
         if (deferred == NULL || json_object_set_new(deferred, "defer_loading", json_true()) < 0 ||
             json_array_append_new(tools, deferred) < 0) {
             return false;
         }
     }
-    options->loaded = json_deep_copy(json_object_get(config, late_names[1]));
-    options->removed = json_deep_copy(json_object_get(config, late_names[2]));
+    options->loaded = json_deep_copy(json_object_get(config, "loaded"));
+    options->removed = json_deep_copy(json_object_get(config, "removed"));
     return true;
 }
 
 /* The system messages in front, tools, template arguments and the template; and that there is to be no thinking, where
- * that stands in front, too. NULL: out of memory. */
+ * that stands in front, too. Tools that are not in the head are for later requests that send only what is new. NULL:
+ * out of memory. */
 static json_t *config_json(const struct hearth_job *job, const struct hearth_api_resolved *out) {
     const struct hearth_chat_request *request = &out->request;
+    static const struct hearth_api_chat_options none;
+    const struct hearth_api_chat_options *late = out->stored->must ? &job->parsed->chat : &none;
     const char *template_text = hearth_chat_template(job->api->chat);
     const size_t system = system_count(out);
     json_t *messages = json_array();
@@ -303,20 +293,10 @@ static json_t *config_json(const struct hearth_job *job, const struct hearth_api
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", hearth_role_text(message->role), "content",
                                                   hearth_json_text(message->content, message->content_len)));
     }
-    json_t *config = json_pack("{s:o, s:s}", "system", messages, "template", hex);
-    if (config != NULL && request->tools != NULL) {
-        json_object_set(config, "tools", (json_t *)request->tools);
-    }
-    if (config != NULL && out->stored->must) {
-        put_late_tools(&job->parsed->chat, config);
-    }
-    if (config != NULL && request->kwargs != NULL) {
-        json_object_set(config, "kwargs", (json_t *)request->kwargs);
-    }
-    if (config != NULL && !request->thinking && job->api->template_probe.prints_thinking) {
-        json_object_set_new(config, "thinking", json_false());
-    }
-    return config;
+    return json_pack("{s:o, s:s, s:O*, s:O*, s:O*, s:O*, s:O*, s:o*}", "system", messages, "template", hex, "tools",
+                     request->tools, "deferred", late->deferred, "loaded", late->loaded, "removed", late->removed,
+                     "kwargs", request->kwargs, "thinking",
+                     !request->thinking && job->api->template_probe.prints_thinking ? json_false() : NULL);
 }
 
 bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_api_resolved *out,
@@ -497,13 +477,12 @@ void hearth_api_stored_write(struct hearth_job *job) {
     }
 }
 
-bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt) {
+void hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt) {
     const struct hearth_api_stored *stored = job->resolved->stored;
     char id[64];
-    if (stored == NULL) {
-        return true;
+    if (stored != NULL) {
+        hearth_api_id_print(id, sizeof id, "turn_", job->id_bits, -1);
+        json_object_update_new(
+            receipt, json_pack("{s:s*, s:s*}", "session", stored->session, "turn", job->turn_written ? id : NULL));
     }
-    hearth_api_id_print(id, sizeof id, "turn_", job->id_bits, -1);
-    return (stored->session == NULL || json_object_set_new(receipt, "session", json_string(stored->session)) == 0) &&
-           (!job->turn_written || json_object_set_new(receipt, "turn", json_string(id)) == 0);
 }

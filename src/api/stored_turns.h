@@ -142,7 +142,7 @@ bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const 
  * turn's config; NULL: none. */
 json_t *hearth_api_stored_config_json(const struct hearth_turn *turn);
 /* Adds session and turn to a receipt. */
-bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt);
+void hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt);
 
 /* ---- items.c: messages as items of OpenAI's Responses API, the form in which turns are stored ---- */
 

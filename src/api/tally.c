@@ -87,16 +87,14 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
     double prompt_ms = HEARTH_MS(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;
     double predicted_ms = HEARTH_MS(tally->generate_us);
-    json_t *json = json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
-                             (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_api_json_real(prompt_ms),
-                             "prompt_per_token_ms", hearth_api_json_real(prompt_ms / prompt_n), "prompt_per_second",
-                             hearth_api_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
-                             (json_int_t)tally->generated_tokens, "predicted_ms", hearth_api_json_real(predicted_ms),
-                             "predicted_per_token_ms", hearth_api_json_real(predicted_ms / predicted_n),
-                             "predicted_per_second", hearth_api_json_real(predicted_n * 1000.0 / predicted_ms));
-    if (json != NULL && tally->drafted_tokens > 0) {
-        json_object_set_new(json, "draft_n", json_integer((json_int_t)tally->drafted_tokens));
-        json_object_set_new(json, "draft_n_accepted", json_integer((json_int_t)tally->accepted_tokens));
-    }
-    return json;
+    json_t *drafted = tally->drafted_tokens > 0 ? json_integer((json_int_t)tally->drafted_tokens) : NULL;
+    json_t *accepted = drafted != NULL ? json_integer((json_int_t)tally->accepted_tokens) : NULL;
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o*, s:o*}", "cache_n", cached, "prompt_n",
+                     (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_api_json_real(prompt_ms),
+                     "prompt_per_token_ms", hearth_api_json_real(prompt_ms / prompt_n), "prompt_per_second",
+                     hearth_api_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
+                     (json_int_t)tally->generated_tokens, "predicted_ms", hearth_api_json_real(predicted_ms),
+                     "predicted_per_token_ms", hearth_api_json_real(predicted_ms / predicted_n), "predicted_per_second",
+                     hearth_api_json_real(predicted_n * 1000.0 / predicted_ms), "draft_n", drafted, "draft_n_accepted",
+                     accepted);
 }

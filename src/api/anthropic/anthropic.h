@@ -2,8 +2,7 @@
  *
  *     request.c    a request's fields, and the endpoints    tools.c    tools, and which may be called
  *     blocks.c     content blocks to messages               forms.c    ids, and what a block is
- *     events.c     the reply, whole or streamed             usage.c    what it has cost
- *     signature.c  thinking that comes back as it went
+ *     events.c     the reply, whole or streamed             signature.c  thinking that comes back as it went
  *
  * Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-streaming */
 #ifndef HEARTH_API_ANTHROPIC_ANTHROPIC_H
@@ -70,15 +69,6 @@ struct hearth_anthropic_state; /* job->dialect_state */
 /* `body`: what the form of the response depends on. NULL: out of memory. */
 struct hearth_anthropic_state *hearth_anthropic_state_create(const json_t *body);
 extern const struct hearth_dialect hearth_anthropic_dialect;
-
-/* ---- usage.c ---- */
-
-/* The usage of a message. `total`: also the members that a stream's last event leaves out. `known_tokens`: the prompt's
- * length, used until there is a receipt. NULL: out of memory. */
-json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_tokens, bool total);
-/* Why the prompt left an earlier one, in Anthropic's words; JSON null: it did not. `previous_id`: the id of the message
- * that came before, as the client says, or NULL. NULL: out of memory. */
-json_t *hearth_anthropic_diagnostics(const struct hearth_job *job, const char *previous_id);
 
 /* ---- signature.c ---- */
 

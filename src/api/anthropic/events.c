@@ -11,8 +11,12 @@
  * A thinking block ends with its signature. Where the client wants thinking left out, its text is; the block stands. */
 #include "api/anthropic/anthropic.h"
 
+#include "session/diagnose.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+#define HOUR_US ((int64_t)3600 * 1000000)
 
 enum block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT, BLOCK_CALL };
 
@@ -65,20 +69,75 @@ static bool all_space(const char *text, size_t len) {
     return len == 0;
 }
 
+/* ---- what it has cost ---- */
+
+/* Computed tokens up to a breakpoint with at least this time to live. */
+static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t ttl_us) {
+    const struct hearth_api_rendered *rendered = job->rendered;
+    json_int_t tokens = 0;
+    for (size_t i = 0; i < rendered->pin_count; i++) {
+        const json_int_t behind = (json_int_t)rendered->pins[i].position - (json_int_t)cached;
+        tokens = rendered->pins[i].ttl_us >= ttl_us && behind > tokens ? behind : tokens;
+    }
+    return tokens;
+}
+
+/* Here the tokens of a prompt fall into three parts: read from the cache, written to it (those that had to be computed
+ * up to the last breakpoint), and the rest. State is kept and found whether a client marks it or not, so reads are told
+ * in any case; without breakpoints everything that was computed is the rest. `total`: also the members that a stream's
+ * last event leaves out. `known_tokens`: the prompt's length, used until there is a receipt. */
+static json_t *usage_json(const struct hearth_job *job, uint32_t known_tokens, bool total) {
+    const struct hearth_choice *choice = &job->choices[0];
+    const struct hearth_receipt *receipt = &choice->receipt;
+    const uint32_t cached = hearth_api_receipt_cached_tokens(receipt);
+    const bool known = receipt->prompt_tokens > 0;
+    const json_int_t prompt = known ? receipt->prompt_tokens : known_tokens;
+    const json_int_t created = known ? written(job, cached, 1) : 0;
+    const json_int_t created_1h = known ? written(job, cached, HOUR_US) : 0;
+    json_t *lives = total ? json_pack("{s:I, s:I}", "ephemeral_5m_input_tokens", created - created_1h,
+                                      "ephemeral_1h_input_tokens", created_1h)
+                          : NULL;
+    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I}, s:o*, s:s*}", "input_tokens", prompt - (json_int_t)cached - created,
+                     "cache_creation_input_tokens", created, "cache_read_input_tokens", (json_int_t)cached,
+                     "output_tokens", (json_int_t)choice->generated_tokens, "output_tokens_details", "thinking_tokens",
+                     (json_int_t)choice->reasoning_tokens, "cache_creation", lives, "service_tier",
+                     total ? "standard" : NULL);
+}
+
+/* Why the prompt left an earlier one, in Anthropic's words; JSON null: it did not. */
+static json_t *diagnostics_json(const struct hearth_job *job) {
+    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->rendered->conversation);
+    const char *previous_id = ((const struct hearth_anthropic_state *)job->dialect_state)->previous_id;
+    struct hearth_digest id;
+    int index = 0;
+    if (previous_id != NULL && (!hearth_api_id_parse(previous_id, &id, &index) || index >= 0)) {
+        return json_pack("{s:{s:s}}", "cache_miss_reason", "type", "previous_message_not_found");
+    }
+    if (previous_id == NULL || diagnosis == NULL) {
+        return json_null();
+    }
+    if (diagnosis->cause == HEARTH_CAUSE_ARGUMENTS || diagnosis->cause == HEARTH_CAUSE_RENDERED ||
+        (diagnosis->cause == HEARTH_CAUSE_OTHER && diagnosis->message < 0)) {
+        return json_pack("{s:{s:s}}", "cache_miss_reason", "type", "unavailable");
+    }
+    const char *type = strcmp(diagnosis->field, "tools") == 0    ? "tools_changed"
+                       : strcmp(diagnosis->field, "system") == 0 ? "system_changed"
+                                                                 : "messages_changed";
+    return json_pack("{s:{s:s, s:I}}", "cache_miss_reason", "type", type, "cache_missed_input_tokens",
+                     (json_int_t)job->choices[0].receipt.computed_tokens);
+}
+
 /* ---- the message ---- */
 
-/* Makes a message without content, stop and usage. */
-static json_t *message_json(const struct hearth_job *job) {
+/* Makes a message of what it is given and takes: `reason` and `sequence` may be NULL, `receipt` too. */
+static json_t *message_json(const struct hearth_job *job, json_t *content, const char *reason, const char *sequence,
+                            json_t *usage, json_t *receipt) {
     const struct hearth_anthropic_state *state = job->dialect_state;
     const char *model = job->parsed->generation.model != NULL ? job->parsed->generation.model : job->api->model_name;
-    json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[]}", "id", job->id, "type", "message", "role", "assistant",
-                                "model", model, "content");
-    if (message != NULL && state->diagnoses &&
-        json_object_set_new(message, "diagnostics", hearth_anthropic_diagnostics(job, state->previous_id)) < 0) {
-        json_decref(message);
-        return NULL;
-    }
-    return message;
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o*, s:s?, s:o?, s:o, s:o*}", "id", job->id, "type", "message", "role",
+                     "assistant", "model", model, "content", content, "diagnostics",
+                     state->diagnoses ? diagnostics_json(job) : NULL, "stop_reason", reason, "stop_sequence",
+                     hearth_api_json_text(sequence), "usage", usage, "hearth", receipt);
 }
 
 static const char *stop_reason(const struct hearth_choice *choice) {
@@ -104,8 +163,8 @@ static json_t *thinking_json(const struct hearth_job *job, const char *text) {
     if (!hearth_signature_make(job->api, shown, strlen(shown), signature)) {
         return NULL;
     }
-    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_json_text(shown, strlen(shown)),
-                     "signature", signature);
+    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_api_json_text(shown), "signature",
+                     signature);
 }
 
 static json_t *id_json(const char *id) {
@@ -118,44 +177,29 @@ static json_t *id_json(const char *id) {
 static json_t *call_json(const struct hearth_call *call) {
     json_t *input = json_is_object(call->parsed) ? json_incref(call->parsed) : json_object();
     return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", id_json(call->id), "name",
-                     hearth_json_text(call->name, strlen(call->name)), "input", input);
+                     hearth_api_json_text(call->name), "input", input);
 }
 
 static json_t *content_json(const struct hearth_job *job) {
     const struct hearth_message *message = job->choices[0].message;
     json_t *content = json_array();
-    bool ok = content != NULL;
-    if (ok && message->reasoning != NULL && !all_space(message->reasoning, strlen(message->reasoning))) {
-        ok = json_array_append_new(content, thinking_json(job, message->reasoning)) == 0;
+    if (message->reasoning != NULL && !all_space(message->reasoning, strlen(message->reasoning))) {
+        json_array_append_new(content, thinking_json(job, message->reasoning));
     }
-    if (ok && !all_space(message->content, message->content_len)) {
-        ok = json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
-                                                      hearth_json_text(message->content, message->content_len))) == 0;
+    if (!all_space(message->content, message->content_len)) {
+        json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
+                                                 hearth_json_text(message->content, message->content_len)));
     }
-    for (size_t i = 0; ok && i < message->call_count; i++) {
-        ok = json_array_append_new(content, call_json(&message->calls[i])) == 0;
-    }
-    if (!ok) {
-        json_decref(content);
-        return NULL;
+    for (size_t i = 0; i < message->call_count; i++) {
+        json_array_append_new(content, call_json(&message->calls[i]));
     }
     return content;
 }
 
 static json_t *whole(struct hearth_job *job) {
     const struct hearth_choice *choice = &job->choices[0];
-    json_t *message = message_json(job);
-    if (json_object_set_new(message, "content", content_json(job)) < 0 ||
-        json_object_set_new(message, "stop_reason", json_string(stop_reason(choice))) < 0 ||
-        json_object_set_new(message, "stop_sequence",
-                            choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null()) <
-            0 ||
-        json_object_set_new(message, "usage", hearth_anthropic_usage(job, 0, true)) < 0 ||
-        json_object_set_new(message, "hearth", receipt_json(job)) < 0) {
-        json_decref(message);
-        return NULL;
-    }
-    return message;
+    return message_json(job, content_json(job), stop_reason(choice), choice->stop, usage_json(job, 0, true),
+                        receipt_json(job));
 }
 
 /* ---- events ---- */
@@ -167,16 +211,11 @@ static bool ping(struct hearth_job *job, struct hearth_buf *out) {
 
 static bool begin(struct hearth_job *job, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
-    json_t *message = message_json(job);
     if (job->exchange != NULL) {
         state->request_id = strdup(hearth_http_request_id(job->exchange));
     }
-    if (json_object_set_new(message, "stop_reason", json_null()) < 0 ||
-        json_object_set_new(message, "stop_sequence", json_null()) < 0 ||
-        json_object_set_new(message, "usage", hearth_anthropic_usage(job, job->rendered->first_tokens, true)) < 0) {
-        json_decref(message);
-        return false;
-    }
+    json_t *message =
+        message_json(job, json_array(), NULL, NULL, usage_json(job, job->rendered->first_tokens, true), NULL);
     return hearth_sse(out, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", message)) &&
            ping(job, out);
 }
@@ -260,13 +299,11 @@ static bool print_text(const struct hearth_job *job, const char *text, size_t le
 static bool print_call(const struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     if (delta->call_name != NULL) {
-        json_t *content = json_pack("{s:s, s:o, s:o, s:{}}", "type", "tool_use", "id", id_json(delta->call_id), "name",
-                                    hearth_json_text(delta->call_name, strlen(delta->call_name)), "input");
-        if (!close_block(job, out)) {
-            json_decref(content);
-            return false;
-        }
-        if (!open_block(job, BLOCK_CALL, content, out)) {
+        if (!close_block(job, out) ||
+            !open_block(job, BLOCK_CALL,
+                        json_pack("{s:s, s:o, s:o, s:{}}", "type", "tool_use", "id", id_json(delta->call_id), "name",
+                                  hearth_api_json_text(delta->call_name), "input"),
+                        out)) {
             return false;
         }
     }
@@ -290,10 +327,9 @@ static bool end(struct hearth_choice *choice, struct hearth_buf *out) {
 
 static bool finish(struct hearth_job *job, struct hearth_buf *out) {
     const struct hearth_choice *choice = &job->choices[0];
-    json_t *event = json_pack("{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason",
-                              stop_reason(choice), "stop_sequence",
-                              choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null(),
-                              "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
+    json_t *event = json_pack("{s:s, s:{s:s, s:o?}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason",
+                              stop_reason(choice), "stop_sequence", hearth_api_json_text(choice->stop), "usage",
+                              usage_json(job, 0, false), "hearth", receipt_json(job));
     return hearth_sse(out, "message_delta", event) &&
            hearth_sse(out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }
