@@ -240,8 +240,8 @@ void hearth_access_note_ahead(struct hearth_job *job) {
 
 static uint64_t disk_budget(const struct hearth_api *api) {
     struct hearth_backing_stats stats = {0};
-    if (api->disk != NULL) {
-        api->disk->ops->stats(api->disk, &stats);
+    if (api->params.disk != NULL) {
+        api->params.disk->ops->stats(api->params.disk, &stats);
     }
     return stats.budget_bytes;
 }
@@ -249,8 +249,8 @@ static uint64_t disk_budget(const struct hearth_api *api) {
 /* Whether the store that boxes share cannot be asked now. */
 static bool store_is_away(const struct hearth_api *api) {
     struct hearth_backing_stats stats = {0};
-    if (api->remote != NULL) {
-        api->remote->ops->stats(api->remote, &stats);
+    if (api->params.remote != NULL) {
+        api->params.remote->ops->stats(api->params.remote, &stats);
     }
     return stats.failing;
 }
@@ -305,7 +305,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->store_away = store_is_away(api);
     const struct hearth_caps *caps = &api->engine->caps;
     report->snapshot_interval =
-        hearth_caps_needs_snapshot(caps) && caps->window_tokens == 0 ? api->snapshot_interval : 0;
+        hearth_caps_needs_snapshot(caps) && caps->window_tokens == 0 ? api->params.snapshot_interval : 0;
     report->prefill_us_per_token = api->prefill_us_per_token;
     report->token_bytes = api->engine->caps.page_bytes_per_token;
 }
@@ -413,7 +413,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
         return;
     }
     if (job->api->ring != NULL) {
-        (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->keep_texts);
+        (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->params.keep_texts);
     }
     if (hearth_spans_on()) {
         hearth_request_spans_put(job, &report);

@@ -162,7 +162,8 @@ bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolve
     out->request.messages = out->history.messages;
     out->request.message_count = out->history.count;
     out->request.salt = job->owner;
-    out->request.specials = job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
+    out->request.specials =
+        job->api->params.allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
     print_tools_as_before(job, out);
     return hearth_api_tools_recall(job, out, error) &&
            (hearth_api_tools_fill_offered(&job->parsed->chat, out) || hearth_api_fail_nomem(error)) &&

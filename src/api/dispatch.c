@@ -267,7 +267,7 @@ static void on_tick(void *user) {
     hearth_feed_tick(api);
     hearth_recording_tick(api);
     hearth_feed_count(api);
-    hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
+    hearth_api_pool_watch(api->pool, api->params.prepare_timeout_us);
     if (api->trim_due) {
         api->trim_due = false;
         (void)malloc_trim(0);
@@ -308,52 +308,37 @@ static char *copy_text(const char *text) {
     return (char *)hearth_buf_take(&copy);
 }
 
+/* Keeps what the parameters say: the texts are copied. */
 static bool copy_params(struct hearth_api *api, const struct hearth_api_params *params) {
     const char *path = params->model_path != NULL ? params->model_path : "";
     const char *slash = strrchr(path, '/');
     const char *file = slash != NULL ? slash + 1 : path;
     const char *name = params->alias != NULL && *params->alias != '\0' ? params->alias : file;
-    api->model_path = copy_text(path);
-    api->model_file = copy_text(file);
-    api->model_name = copy_text(*name != '\0' ? name : "hearth");
-    api->version = copy_text(params->version);
-    api->snapshot_interval = params->snapshot_interval;
-    api->cache_bytes = params->cache_bytes;
-    api->page_tokens = params->page_tokens;
-    api->ui = params->ui;
-    api->keep_texts = params->keep_texts;
-    if (params->keep_requests > 0 && (api->ring = hearth_ring_create(params->keep_requests)) == NULL) {
-        return false;
+    const struct {
+        const char *from; /* NULL: none */
+        char **to;
+    } texts[] = {{path, &api->model_path},
+                 {file, &api->model_file},
+                 {*name != '\0' ? name : "hearth", &api->model_name},
+                 {params->version, &api->version},
+                 {params->lora_path, &api->lora_path},
+                 {params->reasoning_budget_message, &api->reasoning_budget_message}};
+    api->params = *params;
+    api->params.sampling.logit_bias = NULL;
+    api->params.sampling.logit_biases = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i].from != NULL && (*texts[i].to = copy_text(texts[i].from)) == NULL) {
+            return false;
+        }
     }
-    if (params->lora_path != NULL && (api->lora_path = copy_text(params->lora_path)) == NULL) {
-        return false;
-    }
-    return api->model_path != NULL && api->model_file != NULL && api->model_name != NULL && api->version != NULL &&
+    api->ring = params->keep_requests > 0 ? hearth_ring_create(params->keep_requests) : NULL;
+    api->grammars = hearth_grammars_create();
+    return (params->keep_requests == 0 || api->ring != NULL) && api->grammars != NULL &&
            hearth_api_keys_init(api, params->keys, params->key_count);
 }
 
-static int copy_chat_params(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
+static int read_params(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
     json_error_t at;
-    api->keep_thinking = params->keep_thinking;
-    api->allow_control_tokens = params->allow_control_tokens;
-    api->strict_content = params->strict_content;
-    api->transcript_bytes = params->transcript_bytes;
-    api->transcripts_seal = params->transcripts_seal;
-    if (params->transcripts_path != NULL && (api->transcripts_path = copy_text(params->transcripts_path)) == NULL) {
-        return HEARTH_ERR_NOMEM;
-    }
-    api->reasoning_format = params->reasoning_format;
-    api->reasoning_budget = params->reasoning_budget;
-    api->grammars = hearth_grammars_create();
-    if (api->grammars == NULL) {
-        return HEARTH_ERR_NOMEM;
-    }
-    if (params->reasoning_budget_message != NULL) {
-        api->reasoning_budget_message = copy_text(params->reasoning_budget_message);
-        if (api->reasoning_budget_message == NULL) {
-            return HEARTH_ERR_NOMEM;
-        }
-    }
     if (params->template_kwargs != NULL) {
         api->template_kwargs = json_loads(params->template_kwargs, 0, &at);
         if (!json_is_object(api->template_kwargs)) {
@@ -387,7 +372,8 @@ static int open_store(struct hearth_api *api, const struct hearth_api_params *pa
         hearth_log(HEARTH_LOG_INFO, "sessions: %d responses that ran when the server ended have failed", left);
     }
     if (api->ring != NULL && hearth_session_store_lasts(api->store) &&
-        (api->journal = hearth_journal_create(api->store, api->ring, params->keep_requests, api->keep_texts)) == NULL) {
+        (api->journal = hearth_journal_create(api->store, api->ring, params->keep_requests, api->params.keep_texts)) ==
+            NULL) {
         return HEARTH_ERR_NOMEM;
     }
     if (api->ring == NULL && hearth_session_store_lasts(api->store)) {
@@ -408,20 +394,6 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->engine = params->engine;
     api->chat = params->chat;
     api->service = params->service;
-    api->disk = params->disk;
-    api->remote = params->remote;
-    api->kv_events = params->kv_events;
-    api->lanes = params->lanes;
-    api->lora_scale = params->lora_scale;
-    api->sampling = params->sampling;
-    api->sampling.logit_bias = NULL;
-    api->sampling.logit_biases = 0;
-    api->max_tokens = params->max_tokens;
-    api->metrics = params->metrics;
-    api->slots = params->slots;
-    api->ping_us = params->ping_us;
-    api->speculates = params->speculates;
-    api->prepare_timeout_us = params->prepare_timeout_us;
     atomic_init(&api->request_timeout_us, params->request_timeout_us);
     atomic_init(&api->refused, 0);
     atomic_init(&api->unauthorized, 0);
@@ -437,9 +409,9 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         .head = on_head, .request = on_request, .error = hearth_api_http_error, .tick = on_tick, .user = api};
     int rc = HEARTH_ERR_NOMEM;
     if (copy_params(api, params)) {
-        rc = copy_chat_params(api, params, msg);
+        rc = read_params(api, params, msg);
     }
-    if (rc == HEARTH_OK && (!hearth_history_init(api) || !hearth_idle_create(api, params, &api->idle))) {
+    if (rc == HEARTH_OK && (!hearth_history_init(api) || !hearth_idle_create(api))) {
         rc = HEARTH_ERR_NOMEM;
     }
     if (rc == HEARTH_OK) {
@@ -513,7 +485,6 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_api_pool_destroy(api->pool);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
     hearth_api_keys_finish(api);
-    free(api->transcripts_path);
     free(api->model_path);
     free(api->lora_path);
     free(api->model_file);

@@ -80,9 +80,9 @@ static bool same_view(const struct hearth_caller *a, const struct hearth_caller 
 /* Facts that stay the same while the server runs. */
 static json_t *server_json(const struct hearth_api *api, const struct hearth_caller *caller) {
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:b}", "model", api->model_name, "version", api->version,
-                     "lanes", (json_int_t)api->lanes, "ctx_tokens", (json_int_t)api->engine->caps.ctx_tokens,
-                     "cache_bytes", (json_int_t)api->cache_bytes, "sees_all", sees_all(caller), "slots", api->slots,
-                     "requests", api->ring != NULL);
+                     "lanes", (json_int_t)api->params.lanes, "ctx_tokens", (json_int_t)api->engine->caps.ctx_tokens,
+                     "cache_bytes", (json_int_t)api->params.cache_bytes, "sees_all", sees_all(caller), "slots",
+                     api->params.slots, "requests", api->ring != NULL);
 }
 
 /* Appends the state as `caller` sees it, with requests behind number `after` of the ring. False: out of memory. */
@@ -92,14 +92,14 @@ static bool print_state(struct hearth_api *api, const struct hearth_caller *call
     if (first) {
         json_object_set_new(json, "server", server_json(api, caller));
     }
-    if (api->slots) {
+    if (api->params.slots) {
         json_object_set_new(json, "lanes", hearth_slots_summary(api, caller));
         json_object_set_new(json, "queue", hearth_queue_json(api, caller));
     }
     if (sees_all(caller)) {
         json_object_set_new(json, "stats", stats_json(api));
-        json_object_set_new(json, "disk", hearth_api_tier_json(api->disk));
-        json_object_set_new(json, "remote", hearth_api_tier_json(api->remote));
+        json_object_set_new(json, "disk", hearth_api_tier_json(api->params.disk));
+        json_object_set_new(json, "remote", hearth_api_tier_json(api->params.remote));
         json_object_set_new(json, "health", hearth_api_reasons_json());
     }
     if (api->ring != NULL && (first || hearth_ring_added(api->ring) != after)) {

@@ -255,8 +255,8 @@ bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
     static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"};
     static const struct hearth_field thinking = {
         "enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, thinking)};
-    options->request.reasoning_format = api->reasoning_format;
-    options->reasoning_budget = api->reasoning_budget;
+    options->request.reasoning_format = api->params.reasoning_format;
+    options->reasoning_budget = api->params.reasoning_budget;
     if (api->reasoning_budget_message != NULL) {
         options->reasoning_budget_message = strdup(api->reasoning_budget_message);
         if (options->reasoning_budget_message == NULL) {

@@ -278,9 +278,9 @@ static bool read_stream_options(const json_t *body, struct hearth_generation *ge
 
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error) {
-    generation->sampling = api->sampling;
+    generation->sampling = api->params.sampling;
     generation->sampling.logprobs = -1;
-    generation->max_tokens = api->max_tokens;
+    generation->max_tokens = api->params.max_tokens;
     generation->n = 1;
     generation->cache = true;
     if (!hearth_generation_check_supported(body, plain, error) || !check_ignored(body, error) ||

@@ -37,13 +37,13 @@ struct hearth_conversation {
 bool hearth_history_init(struct hearth_api *api) {
     /* Of the memory, a quarter holds parsed messages beside their JSON, a sixteenth each the tools as they were first
      * printed and the tool sets of conversations, and the rest texts and tokens. */
-    api->message_cache = hearth_message_cache_create(api->transcript_bytes / 4);
-    api->first_values = hearth_first_values_create(api->transcript_bytes / 16);
+    api->message_cache = hearth_message_cache_create(api->params.transcript_bytes / 4);
+    api->first_values = hearth_first_values_create(api->params.transcript_bytes / 16);
     struct hearth_transcripts_params params = {.engine = api->engine,
-                                               .budget_bytes = api->transcript_bytes / 8 * 5,
-                                               .path = api->transcripts_path,
-                                               .seal = api->transcripts_seal};
-    api->toolsets = hearth_toolsets_create(api->transcript_bytes / 16);
+                                               .budget_bytes = api->params.transcript_bytes / 8 * 5,
+                                               .path = api->params.transcripts_path,
+                                               .seal = api->params.transcripts_seal};
+    api->toolsets = hearth_toolsets_create(api->params.transcript_bytes / 16);
     bool ok = api->message_cache != NULL && api->first_values != NULL && api->toolsets != NULL &&
               hearth_api_template_probe_run(api->chat, api->engine, &api->template_probe);
     params.turn_end = (const char *)api->template_probe.turn_end.data;
@@ -248,7 +248,7 @@ static int make_tokens(const struct hearth_job *job, struct hearth_transcript_pr
         prompt->prefix_messages = 0;
         hearth_chat_prompt_finish(rendered);
     }
-    size_t keep = job->api->keep_thinking && !request->continues ? resolved->sampled_messages : 0;
+    size_t keep = job->api->params.keep_thinking && !request->continues ? resolved->sampled_messages : 0;
     if (keep > 0) {
         size_t from = render_tail(job, keep, rendered);
         if (from > 0) {

@@ -44,20 +44,12 @@ struct idle_job {
 
 static const struct hearth_route route = {.method = "", .path = "", .flags = HEARTH_ROUTE_COUNT};
 
-bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_idle **out) {
-    *out = NULL;
-    if (params->idle_tokens == 0 || api->keep_thinking) {
-        return true;
+bool hearth_idle_create(struct hearth_api *api) {
+    if (api->params.idle_tokens > 0 && !api->params.keep_thinking &&
+        (api->idle = calloc(1, sizeof *api->idle)) != NULL) {
+        api->idle->api = api;
     }
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL) {
-        return false;
-    }
-    **out = (struct hearth_idle){.api = api,
-                                 .tokens = params->idle_tokens,
-                                 .after_us = params->idle_after_us,
-                                 .on_battery = params->idle_on_battery};
-    return true;
+    return api->params.idle_tokens == 0 || api->params.keep_thinking || api->idle != NULL;
 }
 
 /* ---- which jobs ---- */
@@ -144,7 +136,7 @@ static bool render(const struct hearth_job *job, struct hearth_api_rendered *out
         return false;
     }
     struct hearth_api_prompt *prompt = &out->prompts[0];
-    const size_t from = leaves_at((const struct idle_job *)job, out), most = from + job->api->idle->tokens;
+    const size_t from = leaves_at((const struct idle_job *)job, out), most = from + job->api->params.idle_tokens;
     if (prompt->tokens.n < from + LEAST_TOKENS) {
         return false;
     }
@@ -160,11 +152,11 @@ static bool render(const struct hearth_job *job, struct hearth_api_rendered *out
 /* On a worker. */
 static void prepare(struct hearth_job *job) {
     static const struct hearth_api_phases phases = {.resolve = resolve, .render = render};
-    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->prepare_timeout_us};
+    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->params.prepare_timeout_us};
     hearth_memory_begin();
     job->prepare_start_us = hearth_clock_us();
-    job->failed =
-        !hearth_memory_refill() || (!job->api->idle->on_battery && hearth_power_on_battery(HEARTH_POWER_DIRECTORY));
+    job->failed = !hearth_memory_refill() ||
+                  (!job->api->params.idle_on_battery && hearth_power_on_battery(HEARTH_POWER_DIRECTORY));
     if (!job->failed) {
         hearth_cancel_enter(&cancel);
         job->failed = !hearth_api_phases_run(job, &phases, NULL);
@@ -229,7 +221,7 @@ static void prepared(struct hearth_http_work *work) {
                                            .marks = prompt->marks,
                                            .mark_count = prompt->mark_count,
                                            .head_tokens = prompt->head_tokens,
-                                           .sampling = job->api->sampling,
+                                           .sampling = job->api->params.sampling,
                                            .salt = job->resolved->salt,
                                            .deliver = deliver,
                                            .user = job};
@@ -267,7 +259,8 @@ void hearth_idle_overtake(const struct hearth_job *job) {
 }
 
 void hearth_idle_tick(struct hearth_idle *idle, int64_t now_us) {
-    while (idle != NULL && idle->waiting != NULL && now_us - idle->waiting->arrived_us >= idle->after_us &&
+    while (idle != NULL && idle->waiting != NULL &&
+           now_us - idle->waiting->arrived_us >= idle->api->params.idle_after_us &&
            !atomic_load(&idle->api->drained)) { /* once drained, the pool may have stopped */
         hearth_api_pool_push(idle->api->pool, leave_list(&idle->waiting));
     }

@@ -14,9 +14,6 @@ struct hearth_idle_range {
 
 struct hearth_idle {
     struct hearth_api *api;
-    size_t tokens;    /* most tokens of a turn */
-    int64_t after_us; /* how long after the reply */
-    bool on_battery;
     struct hearth_job *waiting;                                  /* jobs that have not begun, the oldest first */
     struct hearth_job *submitted;                                /* jobs that the service has */
     size_t running;                                              /* conversations that are computed ahead now */
@@ -26,9 +23,9 @@ struct hearth_idle {
 
 /* ---- idle.c ---- */
 
-/* Makes the part that computes ahead. *out NULL: nothing is computed in idle time, because params->idle_tokens is 0 or
- * thinking is kept. False: out of memory. */
-bool hearth_idle_create(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_idle **out);
+/* Makes api->idle. It stays NULL, and nothing is computed in idle time, where params.idle_tokens is 0 or thinking is
+ * kept. False: out of memory. */
+bool hearth_idle_create(struct hearth_api *api);
 /* Destroys it once no job is left except those that wait to begin. NULL is allowed. */
 void hearth_idle_destroy(struct hearth_idle *idle);
 

@@ -97,25 +97,16 @@ struct hearth_api {
     struct hearth_chat *chat;
     struct hearth_service *service;
     struct hearth_http_server *http;
-    struct hearth_backing *disk;        /* or NULL */
-    struct hearth_kv_events *kv_events; /* likewise */
-    struct hearth_backing *remote;      /* likewise */
-    struct hearth_api_keys *keys;       /* keys.c's, under keys_mutex */
-    struct hearth_owner_quota *quotas;  /* likewise */
+    struct hearth_api_params params; /* as given: its texts and lists are the caller's, for hearth_api_create() only */
+    struct hearth_api_keys *keys;    /* keys.c's, under keys_mutex */
+    struct hearth_owner_quota *quotas; /* likewise */
     char key_salt[17];
     pthread_mutex_t keys_mutex;
     _Atomic int64_t request_timeout_us;
-    int64_t ping_us;
-    bool speculates;
     atomic_uint_fast64_t refused;      /* requests that found too many others, before the service was asked */
     atomic_uint_fast64_t unauthorized; /* requests without a valid key */
     char *model_path, *model_name, *model_file, *version;
-    char *lora_path; /* or NULL */
-    double lora_scale;
-    uint32_t lanes;
-    struct hearth_sampling sampling;
-    int32_t max_tokens;
-    bool metrics, slots, ui;
+    char *lora_path;                /* or NULL */
     struct hearth_ring *ring;       /* the last requests; NULL: none are kept */
     struct hearth_journal *journal; /* stores them; NULL: they are in memory only */
     struct {                        /* feed.c's, the loop's */
@@ -125,18 +116,13 @@ struct hearth_api {
         struct hearth_http_work end;
     } events;
     struct hearth_recording *recordings; /* recording.c's, the loop's */
-    size_t cache_bytes;                  /* of the service */
-    int32_t page_tokens;                 /* likewise */
     struct hearth_trend trend;           /* likewise */
     struct hearth_figures figures;       /* the loop's, as the next three */
-    uint32_t snapshot_interval;          /* of the service */
-    bool keep_texts;                     /* with the texts where prompts parted */
     double prefill_us_per_token;         /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
-    atomic_bool drained;        /* no reply will be computed any more, */
-    atomic_bool ended;          /* nor anything else */
-    int64_t prepare_timeout_us; /* CPU time of a worker; 0: any */
+    atomic_bool drained; /* no reply will be computed any more, */
+    atomic_bool ended;   /* nor anything else */
     bool shut_down;
     uint64_t mark_seed;                             /* for texts that no client has written */
     atomic_size_t jobs;                             /* alive; 0 at the end */
@@ -157,14 +143,8 @@ struct hearth_api {
     struct hearth_first_values *first_values; /* tools as they were first printed */
     struct hearth_toolsets *toolsets;
     struct hearth_api_template_probe template_probe;
-    struct hearth_idle *idle; /* the loop's, but for what never changes; NULL: nothing is computed ahead */
-    size_t transcript_bytes;
-    char *transcripts_path;                     /* or NULL */
-    const struct hearth_seal *transcripts_seal; /* or NULL */
-    bool keep_thinking, strict_content, allow_control_tokens;
+    struct hearth_idle *idle;  /* the loop's, but for what never changes; NULL: nothing is computed ahead */
     struct hearth_strip strip; /* what is taken out of system and developer messages */
-    enum hearth_chat_reasoning_format reasoning_format;
-    int32_t reasoning_budget; /* tokens; -1: no limit */
     char *reasoning_budget_message;
     json_t *template_kwargs;      /* object, or NULL */
     struct hearth_script *script; /* or NULL */

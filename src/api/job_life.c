@@ -212,7 +212,7 @@ static int is_wanted(void *user) {
 }
 
 static void prepare_wanted(struct hearth_job *job) {
-    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->prepare_timeout_us};
+    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->params.prepare_timeout_us};
     json_t *body = NULL;
     hearth_cancel_enter(&cancel);
     job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||

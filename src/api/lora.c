@@ -16,11 +16,11 @@ json_t *hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exc
     }
     const char *slash = hearth_caller_sees(caller, NULL) ? NULL : strrchr(api->lora_path, '/'); /* as in /props */
     return json_pack("[{s:i, s:s, s:o}]", "id", 0, "path", slash != NULL ? slash + 1 : api->lora_path, "scale",
-                     hearth_api_json_real(api->lora_scale));
+                     hearth_api_json_real(api->params.lora_scale));
 }
 
 bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error) {
-    const double loaded = api->lora_path != NULL ? api->lora_scale : 0;
+    const double loaded = api->lora_path != NULL ? api->params.lora_scale : 0;
     double scale = 0; /* of what is not in the list */
     size_t i;
     json_t *entry;

@@ -92,7 +92,7 @@ static bool add_part(const json_t *part, struct content *content, struct hearth_
 static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,
                          struct hearth_message *message, struct hearth_api_error *error) {
     const json_t *content = hearth_api_json_get(object, "content");
-    struct content read = {.strict = api->strict_content, .role = message->role, .index = index};
+    struct content read = {.strict = api->params.strict_content, .role = message->role, .index = index};
     bool ok = true;
     if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
         return fail_message(error, "invalid_type", index, "content must be a string or an array of text parts");

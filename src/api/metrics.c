@@ -248,9 +248,9 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
     ok = ok && add(text, "feed_streams", "gauge", "Pages that are open (GET /events)", api->events.count);
     ok = ok && add(text, "idle_running", "gauge", "Conversations that are being computed ahead",
                    hearth_idle_running(api->idle));
-    return ok && add_figures(text, api) && add_health(text) && add_backing(text, api->disk) &&
-           add_backing(text, api->remote) && add_events(text, api->kv_events) && add_groups(text, api, NULL) &&
-           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
+    return ok && add_figures(text, api) && add_health(text) && add_backing(text, api->params.disk) &&
+           add_backing(text, api->params.remote) && add_events(text, api->params.kv_events) &&
+           add_groups(text, api, NULL) && add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }
 
 /* Appends what a key may see: its own figures, and how full the server is. */
@@ -266,7 +266,7 @@ void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exc
                         const struct hearth_caller *caller) {
     struct hearth_api_error error;
     struct hearth_buf text = {0};
-    if (!api->metrics) {
+    if (!api->params.metrics) {
         hearth_api_fail(&error, 501, NULL, NULL, "/metrics is off; start the server with --metrics");
         hearth_api_respond_error(exchange, &error);
         return;

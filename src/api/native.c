@@ -72,7 +72,8 @@ void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *
     }
     hearth_api_json_respond(exchange, 200,
                             json_pack("{s:s, s:o, s:o, s:o}", "status", status, "reasons", reasons, "disk",
-                                      hearth_api_tier_json(api->disk), "remote", hearth_api_tier_json(api->remote)));
+                                      hearth_api_tier_json(api->params.disk), "remote",
+                                      hearth_api_tier_json(api->params.remote)));
 }
 
 /* Prints llama-server's names for a template's abilities. Tools work without the template's help, and a history that it
@@ -95,16 +96,16 @@ json_t *hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *ex
     const char *template_text = hearth_chat_template(api->chat);
     (void)exchange, (void)error;
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
-                                 hearth_api_sampling_json(&api->sampling, api->max_tokens));
+                                 hearth_api_sampling_json(&api->params.sampling, api->params.max_tokens));
     return json_pack(
         "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
-        settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
+        settings, "total_slots", (json_int_t)api->params.lanes, "model_alias", api->model_name, "model_path",
         hearth_caller_sees(caller, NULL) ? api->model_path : api->model_file, "chat_template",
         hearth_api_json_text(template_text != NULL ? template_text : ""), "chat_template_caps",
         template_caps_json(hearth_chat_abilities(api->chat)), "bos_token",
         hearth_api_json_text(caps->bos_text != NULL ? caps->bos_text : ""), "eos_token",
         hearth_api_json_text(caps->eos_text != NULL ? caps->eos_text : ""), "build_info", api->version, "modalities",
-        "vision", 0, "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
+        "vision", 0, "audio", 0, "endpoint_slots", api->params.slots, "endpoint_metrics", api->params.metrics);
 }
 
 static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,

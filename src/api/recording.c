@@ -79,8 +79,9 @@ static void write_server(struct hearth_recording *stream) {
     if (hearth_buf_printf(&text,
                           "{\"server\":{\"ram_bytes\":%zu,\"token_bytes\":%zu,\"snapshot_bytes\":%zu,"
                           "\"page_tokens\":%d,\"lanes\":%u}}\n",
-                          api->cache_bytes, hearth_caps_has_pages(caps) ? caps->page_bytes_per_token : 0,
-                          hearth_caps_needs_snapshot(caps) ? caps->snapshot_bytes : 0, api->page_tokens, api->lanes)) {
+                          api->params.cache_bytes, hearth_caps_has_pages(caps) ? caps->page_bytes_per_token : 0,
+                          hearth_caps_needs_snapshot(caps) ? caps->snapshot_bytes : 0, api->params.page_tokens,
+                          api->params.lanes)) {
         write_text(stream, text.data, text.len);
     }
     hearth_buf_finish(&text);

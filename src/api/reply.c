@@ -94,7 +94,7 @@ void hearth_api_reply_submitted(struct hearth_job *job) {
 void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
     if (!job->open || job->completing || !job->parsed->generation.stream || job->exchange == NULL ||
-        now_us - job->written_us < job->api->ping_us) {
+        now_us - job->written_us < job->api->params.ping_us) {
         return; /* while a worker stores the turn, it uses the dialect's state */
     }
     bool ok = begin_stream(job, &out);

@@ -89,12 +89,12 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
     const struct hearth_job *job = hearth_slots_find(api, lane->request_id);
     const bool busy = lane->state != HEARTH_LANE_IDLE;
     const struct hearth_generation *generation = job != NULL ? &job->parsed->generation : NULL;
-    const int32_t most = generation != NULL ? generation->max_tokens : api->max_tokens;
+    const int32_t most = generation != NULL ? generation->max_tokens : api->params.max_tokens;
     const json_int_t remain = most < 0 ? -1 : (json_int_t)most - (json_int_t)lane->generated_tokens;
     json_t *json = json_pack(
         "{s:I, s:I, s:b, s:b, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:[{s:b, s:I, s:I}], s:o}", "id", (json_int_t)id,
         "n_ctx", (json_int_t)api->engine->caps.ctx_tokens, "speculative",
-        api->speculates && (job == NULL || job->speculate), "is_processing", busy, "id_task",
+        api->params.speculates && (job == NULL || job->speculate), "is_processing", busy, "id_task",
         task_of(job, lane->request_id), "state", hearth_lane_state_text(lane->state), "live_tokens",
         (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens, "n_prompt_tokens_processed",
         (json_int_t)computed_of(lane), "n_prompt_tokens_cache", (json_int_t)lane->reused_tokens, "n_decoded",
@@ -110,8 +110,8 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
 
 static bool is_off(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
                    struct hearth_api_error *error) {
-    return !api->slots && !hearth_api_fail(error, 501, NULL, NULL, "%s is off; start the server with --slots",
-                                           hearth_http_path(exchange));
+    return !api->params.slots && !hearth_api_fail(error, 501, NULL, NULL, "%s is off; start the server with --slots",
+                                                  hearth_http_path(exchange));
 }
 
 struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *count) {
@@ -194,7 +194,7 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
         "found by what they are; hearth kv looks after it";
     char *slot = hearth_job_param(job, 0), *name = hearth_job_query(job, "action"), *end = NULL;
     const unsigned long id = slot != NULL ? strtoul(slot, &end, 10) : 0;
-    const bool known = slot != NULL && strspn(slot, "0123456789") == strlen(slot) && id < job->api->lanes;
+    const bool known = slot != NULL && strspn(slot, "0123456789") == strlen(slot) && id < job->api->params.lanes;
     json_t *answer = known ? json_pack("{s:I, s:s}", "id_slot", (json_int_t)id, "message", reason) : NULL;
     size_t i = 0;
     const size_t count = sizeof actions / sizeof actions[0];
@@ -202,7 +202,7 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
         i++;
     }
     bool ok = known || hearth_api_fail(&job->error, 400, "invalid_value", "id_slot", "slots have numbers from 0 to %u",
-                                       job->api->lanes - 1);
+                                       job->api->params.lanes - 1);
     ok = ok && (i < count ||
                 hearth_api_fail(&job->error, 400, "invalid_value", "action", "action must be save, restore or erase"));
     if (ok) {

@@ -22,7 +22,7 @@ void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange
     while (file < end && strcmp(file->path, path) != 0) {
         file++;
     }
-    if (!api->ui || file == end) {
+    if (!api->params.ui || file == end) {
         hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no GET %s here: the page is off (--ui off)", path);
         hearth_api_respond_error(exchange, &error);
         return;

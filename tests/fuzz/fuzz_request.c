@@ -53,12 +53,12 @@ static void init_api(struct hearth_api *api) {
     HEARTH_ASSERT(hearth_service_create(api->engine, &service, &api->service, &msg) == HEARTH_OK);
     const struct hearth_chat_params chat = {.bos_text = "", .eos_text = ""};
     HEARTH_ASSERT(hearth_chat_create(&chat, &api->chat, &msg) == HEARTH_OK);
-    hearth_sampling_default(&api->sampling);
-    api->max_tokens = -1;
-    api->reasoning_budget = -1;
-    api->slots = true;
+    hearth_sampling_default(&api->params.sampling);
+    api->params.max_tokens = -1;
+    api->params.reasoning_budget = -1;
+    api->params.slots = true;
     api->model_name = strdup("sim");
-    api->transcript_bytes = 1024 * 1024;
+    api->params.transcript_bytes = 1024 * 1024;
     api->grammars = hearth_grammars_create();
     HEARTH_ASSERT(api->grammars != NULL && hearth_history_init(api));
 }

@@ -12,7 +12,7 @@
 #define TURN_A "00000000000000000000000000000aaa"
 #define TURN_B "00000000000000000000000000000bbb"
 
-static struct hearth_api api = {.secret = {1, 2, 3}}, strict = {.secret = {1, 2, 3}, .strict_content = true};
+static struct hearth_api api = {.secret = {1, 2, 3}}, strict = {.secret = {1, 2, 3}, .params.strict_content = true};
 
 static json_t *parse(const char *text) {
     json_error_t at;

@@ -172,7 +172,7 @@ static bool read_text_block(struct block_reader *reader, const json_t *block, st
 
 /* Appends the note for a block within another block that is not text. */
 static bool read_inner_media(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
-    if (reader->job->api->strict_content ||
+    if (reader->job->api->params.strict_content ||
         !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
         return fail_type(reader, block, "'text'");
     }
@@ -329,7 +329,7 @@ static bool read_media(struct block_reader *reader, const json_t *block) {
     if (!hearth_content_is_known(type)) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
     }
-    if (reader->job->api->strict_content) {
+    if (reader->job->api->params.strict_content) {
         return strcmp(type, "image") == 0
                    ? FAIL("image: this model has no vision, it reads text only")
                    : FAIL("%s: this model reads no files; documents of type \"text\" are read", type);
@@ -414,10 +414,11 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
     if (strcmp(type, "compaction") == 0) {
         return append(reader, &reader->text, "\n", hearth_api_json_get(block, "content"));
     }
-    if (hearth_content_is_known(type) && !reader->job->api->strict_content) {
+    if (hearth_content_is_known(type) && !reader->job->api->params.strict_content) {
         return add_note(reader, block);
     }
-    if (strcmp(type, "tool_result") == 0 || (!hearth_anthropic_is_left_out(type) && reader->job->api->strict_content)) {
+    if (strcmp(type, "tool_result") == 0 ||
+        (!hearth_anthropic_is_left_out(type) && reader->job->api->params.strict_content)) {
         return fail_type(reader, block, "'text', 'thinking', 'redacted_thinking', 'tool_use'");
     }
     return leave_out(reader, type); /* of another service, whether its type is known or not */

@@ -125,11 +125,12 @@ static bool add_part(struct item_reader *reader, const json_t *part, const char 
                    hearth_buf_append(text, json_string_value(value), json_string_length(value));
         }
     }
-    if (result || (known && !reader->job->api->strict_content)) {
+    if (result || (known && !reader->job->api->params.strict_content)) {
         *first = false;
         return hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen);
     }
-    if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* from a reply of another server */
+    if (!known && reader->reply != NULL &&
+        !reader->job->api->params.strict_content) { /* from a reply of another server */
         return true;
     }
     snprintf(what, sizeof what, "content parts of type \"%.60s\" are not supported, only text", type);
@@ -339,7 +340,7 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
         return fail_item(reader, hearth_fields_code(sealed), ".encrypted_content", "a compaction item needs a string");
     }
     char *summary = hearth_api_sealed_open(reader->job->api, HEARTH_SEALED_SUMMARY, json_string_value(sealed));
-    if (summary == NULL && reader->job->api->strict_content) {
+    if (summary == NULL && reader->job->api->params.strict_content) {
         return fail_item(reader, "invalid_value", ".encrypted_content",
                          "this compaction was not made by this server, or has been changed");
     }
@@ -373,7 +374,7 @@ static bool read_custom_call(struct item_reader *reader, const json_t *item) {
 
 /* Leaves out an item of an unknown type (a newer one, or another service's), so that it does not end the session. */
 static bool leave_out_unknown(struct item_reader *reader, const json_t *item, const char *type) {
-    if (reader->job->api->strict_content) {
+    if (reader->job->api->params.strict_content) {
         char what[96];
         snprintf(what, sizeof what, "items of type \"%.60s\" are not supported", type);
         return fail_item(reader, "unsupported_value", ".type", what);
