@@ -1,5 +1,5 @@
-/* Reports a request when it has ended: a record in the ring of GET /requests (report/report.h), and one line of the
- * log.
+/* Reports a request when it has ended: a record in the ring of GET /requests (report/report.h), spans in the file of
+ * --trace, and one line of the log.
  *
  *     REQUEST-ID POST /v1/chat/completions 200 [key=NAME] class=CLASS prompt=N reused=N computed=N generated=N
  *     queue_ms=X prefill_ms=X decode_ms=X reason=WORD [cause=WORD token=N message=N saved=N] task=N [session=NAME]
@@ -25,6 +25,7 @@
 #include "base/spans.h"
 #include "base/utf8.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The bytes of the character that begins here; 0: it is none. */
@@ -152,10 +153,43 @@ static void copy_word(char *out, size_t cap, const char *text) {
     sanitize_word(out);
 }
 
+/* ---- the header traceparent, which connects an agent's own trace with the request here ----
+ *
+ *     VERSION-TRACE-PARENT-FLAGS: 2, 32, 16 and 2 lower-case hexadecimal digits
+ *
+ * Version ff is invalid. Version 00 ends after the flags; later versions may continue behind another dash. A trace or
+ * parent of zeros is invalid. An invalid header is no error: the request then has no trace.
+ * Source: W3C Trace Context, section 3.2. */
+
+static bool is_hex(const char *text, size_t len) {
+    return strspn(text, "0123456789abcdef") >= len;
+}
+
+static bool is_zero(const char *text, size_t len) {
+    return strspn(text, "0") >= len;
+}
+
+bool hearth_traceparent_read(const char *header, char trace[HEARTH_TRACE_ID_BYTES]) {
+    trace[0] = '\0';
+    if (header == NULL || !is_hex(header, 2) || header[2] != '-' || !is_hex(header + 3, 32) || header[35] != '-' ||
+        !is_hex(header + 36, 16) || header[52] != '-' || !is_hex(header + 53, 2)) {
+        return false;
+    }
+    const bool later = strncmp(header, "00", 2) != 0;
+    if (strncmp(header, "ff", 2) == 0 || is_zero(header + 3, 32) || is_zero(header + 36, 16) ||
+        (header[55] != '\0' && !(later && header[55] == '-'))) {
+        return false;
+    }
+    memcpy(trace, header + 3, 32);
+    trace[32] = '\0';
+    return true;
+}
+
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange) {
     const char *agent = hearth_http_header(exchange, "user-agent");
     copy_word(job->client, sizeof job->client, agent);
     job->client[strcspn(job->client, "?")] = '\0'; /* its first word: a blank became that */
+    (void)hearth_traceparent_read(hearth_http_header(exchange, "traceparent"), job->trace);
 }
 
 /* ---- requests that came before ---- */
@@ -375,9 +409,71 @@ static void log_report(const struct hearth_job *job, const struct hearth_report 
     hearth_buf_finish(&line);
 }
 
+/* ---- the spans: one for the whole request, with the facts of its line, and one inside it for each phase ---- */
+
+/* The report's numbers and names as members of an object. NULL: out of memory. The caller's to free. */
+static char *members(const struct hearth_report *report, int64_t task) {
+    json_t *args =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "request", report->id, "task", (json_int_t)task, "prompt",
+                  (json_int_t)report->prompt_tokens, "computed", (json_int_t)report->computed_tokens, "reused",
+                  (json_int_t)(report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens),
+                  "generated", (json_int_t)report->generated_tokens, "end", report->end, "class",
+                  report->request_class != NULL ? report->request_class : "");
+    const struct {
+        const char *name, *text;
+    } texts[] = {
+        {"session", report->session}, {"client", report->client}, {"key", report->key}, {"trace", report->trace}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i].text != NULL && texts[i].text[0] != '\0') {
+            json_object_set_new(args, texts[i].name, hearth_json_text(texts[i].text, strlen(texts[i].text)));
+        }
+    }
+    char *text = args != NULL ? hearth_json_dumps(args, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+    json_decref(args);
+    if (text != NULL) { /* without its braces */
+        const size_t len = strlen(text);
+        memmove(text, text + 1, len - 2);
+        text[len - 2] = '\0';
+    }
+    return text;
+}
+
+/* Writes them from the report, so phases follow each other without gaps: time that was lost in between (a preemption)
+ * stands at the end of its phase. */
+static void put_spans(const struct hearth_job *job, const struct hearth_report *report) {
+    const int64_t now_us = hearth_clock_us();
+    const struct {
+        const char *name;
+        int64_t us;
+    } phases[] = {{"prepare", report->prepare_us},
+                  {"queue", report->queue_us},
+                  {"restore", report->plan_us + report->restore_us},
+                  {"prefill", report->prefill_us},
+                  {"decode", report->decode_us}};
+    struct hearth_span span = {.track = HEARTH_TRACK_SERVICE,
+                               .category = "request",
+                               .name = "request",
+                               .begun_us = now_us - report->total_us,
+                               .ended_us = now_us,
+                               .json = members(report, job->choices[0].service_id)};
+    (void)snprintf(span.id, sizeof span.id, "%s", report->id);
+    hearth_span_put(&span);
+    span.json = NULL;
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        const int64_t ended_us = span.begun_us + phases[i].us;
+        span.name = phases[i].name;
+        span.ended_us = ended_us < now_us ? ended_us : now_us;
+        if (span.ended_us > span.begun_us) {
+            hearth_span_put(&span);
+            span.begun_us = span.ended_us;
+        }
+    }
+}
+
+/* ---- the end of a job ---- */
+
 void hearth_access_log_job(const struct hearth_job *job) {
     struct hearth_tally tally = {.job = job};
-    struct hearth_report_divergence divergence;
     struct job_ending ending;
     char path[200];
     const struct hearth_api_stored *stored = job->resolved->stored;
@@ -405,9 +501,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
     if (turn && job->choices[0].service_id > 0) {
         report_turn(job, &tally, &report);
     }
-    if (report.computes && hearth_conversation_report(job->rendered->conversation, &divergence)) {
-        report.divergence = &divergence;
-    }
+    report.divergence = report.computes ? hearth_conversation_report(job->rendered->conversation) : NULL;
     log_report(job, &report, level_of(job, &ending));
     if (!turn) {
         return;
@@ -416,7 +510,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
         (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->params.keep_texts);
     }
     if (hearth_spans_on()) {
-        hearth_request_spans_put(job, &report);
+        put_spans(job, &report);
     }
     hearth_figures_add(&job->api->figures, &report, class_of(job));
     hearth_trend_add(&job->api->trend, &report, hearth_clock_unix() / 60);

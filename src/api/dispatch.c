@@ -6,8 +6,6 @@
  * freed, which runs the work that was posted meanwhile: jobs without a client end there, and store what they have to
  * store. Then no job is left. */
 #include "api/anthropic/anthropic.h"
-#include "api/feed.h"
-#include "api/recording.h"
 #include "api/idle.h"
 #include "api/responses/responses.h"
 
@@ -113,13 +111,78 @@ static const struct hearth_route routes[] = {
     {"GET", "/metrics", 0, .now = hearth_metrics_get},
 };
 
+/* ---- routes that are not here: what to do instead ---- */
+
+/* Of llama-server. `method` NULL: any. docs/api.md has this table, too. */
+static const struct {
+    const char *method, *path, *instead;
+} missing[] = {
+    {NULL, "/embedding", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/v1/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/rerank", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/reranking", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/v1/rerank", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/v1/reranking", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/audio/transcriptions", "this server reads and writes text only"},
+    {NULL, "/v1/audio/transcriptions", "this server reads and writes text only"},
+    {"POST", "/props", "what /props says is set by the options of hearth serve"},
+    {"POST", "/models", "the model is the one that hearth serve was started with: start it with another one"},
+    {"DELETE", "/models", "the model is the one that hearth serve was started with: start it with another one"},
+    {NULL, "/models/load", "the model is the one that hearth serve was started with: start it with another one"},
+    {NULL, "/models/unload", "the model is the one that hearth serve was started with: stop the server"},
+    {NULL, "/models/sse", "the model is there as soon as the server is: ask /health"},
+    {NULL, "/v1/chat/completions/control", "limit the reasoning with thinking_budget_tokens in the request itself"},
+    {NULL, "/v1/stream", "a stream ends with its connection: use /v1/responses with background, and poll it"},
+    {NULL, "/v1/streams/lookup", "a stream ends with its connection: use /v1/responses with background, and poll it"},
+    {NULL, "/cors-proxy", "the page at / asks this server only"},
+    {NULL, "/tools", "tools are run by the client: send them in the request"},
+};
+
+#define OPENAI "the base URL of an OpenAI client ends in /v1: http://127.0.0.1:8080/v1"
+#define OLLAMA "this is no Ollama: choose an OpenAI-compatible provider, whose base URL is http://127.0.0.1:8080/v1"
+
+/* Ends of paths that belong to a route under another base URL. */
+static const struct {
+    const char *end, *hint;
+} hints[] = {
+    {"/chat/completions", OPENAI},
+    {"/completions", OPENAI},
+    {"/responses", OPENAI},
+    {"/messages", "the base URL of an Anthropic client is without /v1: http://127.0.0.1:8080"},
+    {"/api/chat", OLLAMA},
+    {"/api/generate", OLLAMA},
+};
+
+/* What a client with a path that is not here should have as its base URL; NULL: nothing is known of it. */
+static const char *hint_of(const char *path) {
+    const size_t len = strlen(path);
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        const size_t end = strlen(hints[i].end);
+        if (len >= end && strcmp(path + len - end, hints[i].end) == 0) {
+            return hints[i].hint;
+        }
+    }
+    return NULL;
+}
+
+static const char *instead_of(const char *method, const char *path) {
+    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++) {
+        if (strcmp(missing[i].path, path) == 0 &&
+            (missing[i].method == NULL || strcmp(missing[i].method, method) == 0)) {
+            return missing[i].instead;
+        }
+    }
+    return NULL;
+}
+
 static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
     struct hearth_api_error error;
-    const char *instead = hearth_api_missing_route(hearth_http_method(exchange), path);
+    const char *instead = instead_of(hearth_http_method(exchange), path);
     if (instead != NULL) {
         hearth_api_fail(&error, 501, "not_supported", NULL, "%s %s: %s", hearth_http_method(exchange), path, instead);
     } else if (!path_known) {
-        const char *hint = hearth_api_route_hint(path);
+        const char *hint = hint_of(path);
         hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no %s %s here%s%s", hearth_http_method(exchange),
                         path, hint != NULL ? "; " : "", hint != NULL ? hint : "");
     } else {
@@ -140,7 +203,7 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
 
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known) {
     *path_known = false;
-    if (hearth_api_missing_route(method, path) != NULL) { /* /models/sse is no model */
+    if (instead_of(method, path) != NULL) { /* /models/sse is no model */
         return NULL;
     }
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
@@ -153,6 +216,8 @@ const struct hearth_route *hearth_route_find(const char *method, const char *pat
     }
     return NULL;
 }
+
+/* ---- whether a request may begin ---- */
 
 /* Whether a request that wants a reply can begin now. False: `error` says why not. */
 static bool has_room(struct hearth_api *api, const struct hearth_caller *caller, struct hearth_api_error *error) {

@@ -46,7 +46,7 @@ static void find_tool_then(struct hearth_divergence *divergence, const struct he
     const struct hearth_transcript_fork *fork = &divergence->fork;
     const size_t front = fork->offset - name_at - 1; /* bytes with which both names begin */
     const char *end = fork->then != NULL ? memchr(fork->then, '"', fork->then_len) : NULL;
-    divergence->tools = HEARTH_REPORT_TOOL_OTHER;
+    divergence->report.tools = HEARTH_REPORT_TOOL_OTHER;
     if (end == NULL || fork->offset <= name_at) {
         return;
     }
@@ -56,10 +56,10 @@ static void find_tool_then(struct hearth_divergence *divergence, const struct he
     const int len = snprintf(quoted, sizeof quoted, "\"%s\"", divergence->tool);
     const bool had = memmem(fork->then, fork->then_len, quoted, (size_t)len) != NULL;
     const bool has = has_tool(request, divergence->tool_then);
-    divergence->tools = had && has ? HEARTH_REPORT_TOOLS_MOVED
-                        : had      ? HEARTH_REPORT_TOOL_GONE
-                        : has      ? HEARTH_REPORT_TOOL_CAME
-                                   : HEARTH_REPORT_TOOL_OTHER;
+    divergence->report.tools = had && has ? HEARTH_REPORT_TOOLS_MOVED
+                               : had      ? HEARTH_REPORT_TOOL_GONE
+                               : has      ? HEARTH_REPORT_TOOL_CAME
+                                          : HEARTH_REPORT_TOOL_OTHER;
 }
 
 /* Finds the tool that has gone: the earlier prompt goes on with a tool that the request does not have. */
@@ -73,7 +73,7 @@ static void find_tool_gone(struct hearth_divergence *divergence, const struct he
     const char *end = name != NULL ? memchr(name, '"', fork->then_len - (size_t)(name - fork->then)) : NULL;
     if (end != NULL) {
         snprintf(divergence->tool_then, sizeof divergence->tool_then, "%.*s", (int)(end - name), name);
-        divergence->tools =
+        divergence->report.tools =
             has_tool(request, divergence->tool_then) ? HEARTH_REPORT_TOOL_CHANGED : HEARTH_REPORT_TOOL_GONE;
     }
 }
@@ -148,7 +148,7 @@ static size_t new_begins(const struct hearth_divergence *divergence, const struc
  * in front of known ones. A question that is asked again cannot be avoided. */
 static bool can_be_left(const struct hearth_divergence *divergence, const struct hearth_transcript_prompt *prompt) {
     const struct hearth_diagnosis *diagnosis = &divergence->diagnosis;
-    const bool replaced = divergence->all && strcmp(diagnosis->field, "system") == 0;
+    const bool replaced = divergence->report.all && strcmp(diagnosis->field, "system") == 0;
     return (replaced || diagnosis->cause == HEARTH_CAUSE_INSERTED) && diagnosis->own && prompt->prefix_messages == 0;
 }
 
@@ -159,14 +159,15 @@ static void weigh(struct hearth_divergence *divergence, const struct hearth_tran
     if (divergence->diagnosis.cause == HEARTH_CAUSE_OTHER || fork->then == NULL) {
         return;
     }
-    divergence->saved_tokens = (uint32_t)hearth_shared_text_weighed(
+    divergence->report.saved_tokens = (uint32_t)hearth_shared_text_weighed(
         fork->then, fork->then_len, prompt->text + fork->reach, known_end - fork->reach, tokens_before_byte, fork);
-    if (divergence->saved_tokens > 0 && can_be_left(divergence, prompt)) {
-        divergence->saved_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, known_end) - fork->token);
+    if (divergence->report.saved_tokens > 0 && can_be_left(divergence, prompt)) {
+        divergence->report.saved_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, known_end) - fork->token);
     }
     const size_t rest = prompt->len - fork->offset, end = fork->offset + (fixed_bytes < rest ? fixed_bytes : rest);
-    if (divergence->line_count > 0 && end > fork->reach) { /* they begin a line or two behind the fork: no matter */
-        divergence->fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
+    if (divergence->report.line_count > 0 &&
+        end > fork->reach) { /* they begin a line or two behind the fork: no matter */
+        divergence->report.fixed_tokens = (uint32_t)(hearth_transcript_fork_tokens(fork, end) - fork->token);
     }
 }
 
@@ -175,7 +176,8 @@ static void weigh(struct hearth_divergence *divergence, const struct hearth_tran
  * other prompt is another program's, which merely has lines in common with this one. */
 static bool is_one_program(const struct hearth_divergence *divergence, const struct hearth_chat_request *request) {
     const struct hearth_report_line *line = &divergence->lines[0];
-    if (divergence->line_count == 0 || line->pattern[0] == '\0' || line->then[0] == '\0' || line->now[0] == '\0') {
+    if (divergence->report.line_count == 0 || line->pattern[0] == '\0' || line->then[0] == '\0' ||
+        line->now[0] == '\0') {
         return false;
     }
     return json_array_size(request->tools) > 0 || hearth_volatile_only_numbers(line->then, line->now);
@@ -194,61 +196,46 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
         locate(diagnosis, request, rendered, fork->offset);
     }
     if (diagnosis->message >= 0 && (size_t)diagnosis->message < request->message_count) {
-        divergence->role = hearth_role_text(request->messages[diagnosis->message]->role);
+        divergence->report.role = hearth_role_text(request->messages[diagnosis->message]->role);
     }
     const bool says_other = diagnosis->cause == HEARTH_CAUSE_VOLATILE || diagnosis->cause == HEARTH_CAUSE_EDITED;
-    if (says_other && diagnosis->own && divergence->role != NULL) {
-        divergence->all = hearth_volatile_all(prompt, fork, request->messages[diagnosis->message],
-                                              hearth_transcripts_specials(job->api->transcripts));
-        divergence->moved = !divergence->all && hearth_volatile_moved(prompt, fork);
-        diagnosis->cause = divergence->all || divergence->moved ? HEARTH_CAUSE_EDITED : diagnosis->cause;
+    if (says_other && diagnosis->own && divergence->report.role != NULL) {
+        divergence->report.all = hearth_volatile_all(prompt, fork, request->messages[diagnosis->message],
+                                                     hearth_transcripts_specials(job->api->transcripts));
+        divergence->report.moved = !divergence->report.all && hearth_volatile_moved(prompt, fork);
+        diagnosis->cause = divergence->report.all || divergence->report.moved ? HEARTH_CAUSE_EDITED : diagnosis->cause;
     }
     if (diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
-        divergence->line_count = hearth_volatile_find(prompt, fork, request, divergence->lines, &fixed_bytes);
+        divergence->report.line_count = hearth_volatile_find(prompt, fork, request, divergence->lines, &fixed_bytes);
         if (!diagnosis->own && !is_one_program(divergence, request)) {
             *diagnosis =
                 (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = diagnosis->field};
-            divergence->line_count = 0;
+            divergence->report.line_count = 0;
         }
     } else if (diagnosis->cause == HEARTH_CAUSE_EDITED && diagnosis->message >= 0 &&
                (size_t)diagnosis->message < request->message_count) {
-        divergence->line_count =
+        divergence->report.line_count =
             hearth_volatile_edited(prompt, fork, request->messages[diagnosis->message],
                                    hearth_transcripts_specials(job->api->transcripts), &divergence->lines[0]);
     } else if (diagnosis->cause == HEARTH_CAUSE_TOOLS) {
         find_tool(divergence, request, prompt);
-        if (fork->then != NULL && divergence->tools == HEARTH_REPORT_TOOL_CHANGED) {
+        if (fork->then != NULL && divergence->report.tools == HEARTH_REPORT_TOOL_CHANGED) {
             hearth_volatile_around(prompt, fork, &divergence->lines[0]);
-            divergence->line_count = 1;
+            divergence->report.line_count = 1;
         }
     }
     weigh(divergence, prompt, new_begins(divergence, request, prompt, rendered), fixed_bytes);
+    divergence->report.cause = diagnosis->cause;
+    divergence->report.token = fork->token;
+    divergence->report.message = diagnosis->message;
+    divergence->report.field = diagnosis->field;
+    divergence->report.own = diagnosis->own;
+    divergence->report.tool = divergence->tool[0] != '\0' ? divergence->tool : NULL;
+    divergence->report.tool_then = divergence->tool_then[0] != '\0' ? divergence->tool_then : NULL;
+    divergence->report.lines = divergence->lines;
+    divergence->report.before = fork->before;
+    divergence->report.after = fork->after;
     fork->said = NULL; /* the caller keeps these */
     fork->then = NULL;
     fork->stretches = NULL;
-}
-
-bool hearth_divergence_report(const struct hearth_divergence *divergence, struct hearth_report_divergence *out) {
-    if (!divergence->known) {
-        return false;
-    }
-    *out =
-        (struct hearth_report_divergence){.cause = divergence->diagnosis.cause,
-                                          .token = divergence->fork.token,
-                                          .message = divergence->diagnosis.message,
-                                          .field = divergence->diagnosis.field,
-                                          .role = divergence->role,
-                                          .tool = divergence->tool[0] != '\0' ? divergence->tool : NULL,
-                                          .tool_then = divergence->tool_then[0] != '\0' ? divergence->tool_then : NULL,
-                                          .tools = divergence->tools,
-                                          .all = divergence->all,
-                                          .moved = divergence->moved,
-                                          .own = divergence->diagnosis.own,
-                                          .lines = divergence->lines,
-                                          .line_count = divergence->line_count,
-                                          .fixed_tokens = divergence->fixed_tokens,
-                                          .before = divergence->fork.before,
-                                          .after = divergence->fork.after,
-                                          .saved_tokens = divergence->saved_tokens};
-    return true;
 }

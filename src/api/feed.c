@@ -7,7 +7,6 @@
  *
  * Bounds: at most STREAMS_MAX streams. A stream is ended when its reader leaves more than UNREAD_MAX bytes unread;
  * it may connect again. When a key is removed its streams end with the next event. Loop thread only. */
-#include "api/feed.h"
 
 #include "api/job.h"
 #include "api/slots.h"

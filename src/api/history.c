@@ -459,7 +459,7 @@ void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_re
     }
     if (conversation == NULL || !conversation->divergence.known) {
         receipt->reason = receipt->matched_tokens < WORTH_TOKENS ? HEARTH_REASON_COLD : HEARTH_REASON_DIVERGED;
-    } else if (conversation->divergence.saved_tokens < WORTH_TOKENS) {
+    } else if (conversation->divergence.report.saved_tokens < WORTH_TOKENS) {
         const bool begins = conversation->divergence.diagnosis.cause == HEARTH_CAUSE_OTHER ||
                             hearth_history_replies(&job->resolved->request) == 0;
         receipt->reason = begins ? HEARTH_REASON_COLD : HEARTH_REASON_EXTENDED;
@@ -474,20 +474,18 @@ uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversat
     return conversation != NULL ? (uint32_t)conversation->sampled_tokens : 0;
 }
 
-bool hearth_conversation_report(const struct hearth_conversation *conversation,
-                                struct hearth_report_divergence *divergence) {
-    return conversation != NULL && hearth_divergence_report(&conversation->divergence, divergence);
+const struct hearth_report_divergence *hearth_conversation_report(const struct hearth_conversation *conversation) {
+    return conversation != NULL && conversation->divergence.known ? &conversation->divergence.report : NULL;
 }
 
 void hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
-    struct hearth_report_divergence divergence;
+    const struct hearth_report_divergence *divergence = hearth_conversation_report(conversation);
     if (conversation != NULL) {
-        const bool left = hearth_conversation_report(conversation, &divergence);
-        json_object_update_new(receipt,
-                               json_pack("{s:o, s:I, s:I, s:o}", "prepare_ms",
-                                         hearth_api_json_real(HEARTH_MS(conversation->prepare_us)), "known",
-                                         (json_int_t)conversation->known_tokens, "sampled",
-                                         (json_int_t)conversation->sampled_tokens, "divergence",
-                                         left ? hearth_report_divergence_json(&divergence, true) : json_null()));
+        json_object_update_new(
+            receipt,
+            json_pack("{s:o, s:I, s:I, s:o}", "prepare_ms", hearth_api_json_real(HEARTH_MS(conversation->prepare_us)),
+                      "known", (json_int_t)conversation->known_tokens, "sampled",
+                      (json_int_t)conversation->sampled_tokens, "divergence",
+                      divergence != NULL ? hearth_report_divergence_json(divergence, true) : json_null()));
     }
 }

@@ -23,8 +23,8 @@
  *
  *     dialects            chat_completions.c, completions.c, completion.c, responses/, anthropic/
  *     sessions/           conversations that live in the server
- *     smaller endpoints   models.c, native.c, metrics.c, slots.c, requests.c, recording.c, feed.c (GET /events), ui.c,
- *                         lora.c; missing_routes.c: those that are not there */
+ *     smaller endpoints   models.c, native.c, metrics.c, slots.c, requests.c, recording.c, feed.c (GET /events), ui.c
+ */
 #ifndef HEARTH_API_INTERNAL_H
 #define HEARTH_API_INTERNAL_H
 
@@ -527,10 +527,9 @@ uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversat
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt);
 /* Replies that the history of a request has, of this server or not. */
 uint32_t hearth_history_replies(const struct hearth_chat_request *request);
-/* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the
+/* What a report says of the place where the prompt left an earlier one; NULL: it left none. Texts are the
  * conversation's, which may be NULL. */
-bool hearth_conversation_report(const struct hearth_conversation *conversation,
-                                struct hearth_report_divergence *divergence);
+const struct hearth_report_divergence *hearth_conversation_report(const struct hearth_conversation *conversation);
 /* What divergence says; NULL: the prompt did not leave what was known. `conversation` may be NULL. */
 const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation);
 
@@ -568,17 +567,31 @@ bool hearth_api_prompt_check_text(const struct hearth_api *api, size_t len, int3
  * it ends at once, and their sessions with it. */
 int32_t hearth_api_prompt_room(const struct hearth_api *api, int32_t max_tokens);
 
-/* ---- lora.c ---- */
+/* ---- models.c ---- */
 
 /* False: `wanted` (llama-server's [{"id", "scale"}], NULL: nothing) is not what is loaded. */
 bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error);
 
-/* ---- missing_routes.c ---- */
+/* ---- feed.c: the streams of GET /events. On the loop ---- */
 
-/* What to do instead of asking for a route of llama-server that is not here; NULL: it is none. */
-const char *hearth_api_missing_route(const char *method, const char *path);
-/* What a client with a path that is not here should have as its base URL; NULL: nothing is known of it. */
-const char *hearth_api_route_hint(const char *path);
+/* Begins a stream. */
+hearth_api_now_fn hearth_feed_get;
+/* Called once a second and when the server begins to stop: tells what has changed, or ends the streams. */
+void hearth_feed_tick(struct hearth_api *api);
+
+/* Called once a second: adds what counters have gained to the present minute. */
+void hearth_feed_count(struct hearth_api *api);
+/* GET /trends: the last hour, minute by minute. */
+hearth_api_get_fn hearth_feed_trends_get;
+
+/* ---- recording.c: the streams of GET /record, requests as a trace that `hearth replay` can read. On the loop ---- */
+
+/* Begins a stream. */
+hearth_api_now_fn hearth_recording_get;
+/* Tells the streams of a job that has ended, if it computed. */
+void hearth_recording_add(const struct hearth_job *job);
+/* Called once a second and when the server begins to stop: keeps streams open, or ends them. */
+void hearth_recording_tick(struct hearth_api *api);
 
 /* ---- endpoints ---- */
 

@@ -73,14 +73,7 @@ struct hearth_job_end {
     struct hearth_job *job;
 };
 
-/* ---- request_spans.c ---- */
-
-struct hearth_job;
-struct hearth_report;
-/* Writes the spans of a request that has ended (base/spans.h). */
-void hearth_request_spans_put(const struct hearth_job *job, const struct hearth_report *report);
-
-/* ---- traceparent.c ---- */
+/* ---- access.c ---- */
 
 #define HEARTH_TRACE_ID_BYTES 33
 
@@ -172,6 +165,18 @@ char *hearth_job_param(const struct hearth_job *job, size_t index);
 char *hearth_job_query(const struct hearth_job *job, const char *name);
 /* Takes a value as the job's response; NULL: out of memory, and returns false. */
 bool hearth_job_respond(struct hearth_job *job, json_t *value);
+
+/* ---- urgency.c: how urgent it is, and until when ---- */
+
+/* On the loop: stores the headers that hearth_urgency_read() will read. */
+void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_http_exchange *exchange);
+/* On a worker, before the rest of the body is read: reads priority, service_tier, deadline_ms, speculate,
+ * return_progress and the headers. */
+bool hearth_urgency_read(struct hearth_job *job, const json_t *body);
+/* The time left until the request's or the server's deadline; 0: there is none. False: it has passed. */
+bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth_api_error *error);
+/* Fills the error of a deadline that has passed. Returns false. */
+bool hearth_urgency_fail_late(const struct hearth_job *job, struct hearth_api_error *error);
 
 /* ---- ids.c ---- */
 

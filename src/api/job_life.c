@@ -15,10 +15,8 @@
 #include "api/job.h"
 
 #include "api/idle.h"
-#include "api/recording.h"
 #include "api/stored_turns.h"
 #include "api/limits.h"
-#include "api/urgency.h"
 
 #include "base/assert.h"
 #include "base/cancel.h"
@@ -130,7 +128,6 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->method = hearth_http_method(exchange);
     snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
     hearth_access_take_client(job, exchange);
-    (void)hearth_traceparent_read(hearth_http_header(exchange, "traceparent"), job->trace);
     hearth_urgency_take_headers(job, exchange);
     job->id_bits = hearth_turn_new_id();
     job->created_unix = hearth_clock_unix();

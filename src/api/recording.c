@@ -14,7 +14,6 @@
  *
  * Nothing is kept, nor computed while no stream is open. Bounds: STREAMS_MAX streams; one whose reader leaves more than
  * UNREAD_MAX bytes is ended. A key that is taken away ends its streams within a second. */
-#include "api/recording.h"
 
 #include "api/job.h"
 #include "base/clock.h"

@@ -8,7 +8,7 @@
  * before it can still be a status; it begins earlier if the dialect wants that or the wait is long. The output of a
  * dialect is collected and written once per event. A job without a client (detached, or disconnected while its turn is
  * stored) goes through the same code and writes nothing. */
-#include "api/urgency.h"
+#include "api/job.h"
 
 #include "base/assert.h"
 #include "base/clock.h"

@@ -10,7 +10,7 @@
  * request.
  * Source: vLLM's `priority`; OpenAI's `service_tier`; Envoy's x-envoy-expected-rq-timeout-ms; llama-server's
  * `return_progress`. */
-#include "api/urgency.h"
+#include "api/job.h"
 
 #include "base/clock.h"
 
