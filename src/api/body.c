@@ -6,6 +6,7 @@
  * array in place of the messages. The scan may be wrong about text that is not JSON: the parser sees every byte that is
  * new, and where the scan finds something unexpected the whole body is parsed, which gives the right error. */
 #include "api/internal.h"
+#include "api/limits.h"
 
 #include "session/message_cache.h"
 
@@ -34,22 +35,9 @@ static bool take(struct body_scan *scan, char c) {
 
 /* Skips a string that begins here. */
 static bool skip_string(struct body_scan *scan) {
-    size_t at = scan->pos + 1;
-    for (;;) {
-        const char *quote = at < scan->len ? memchr(scan->text + at, '"', scan->len - at) : NULL;
-        if (quote == NULL) {
-            return false;
-        }
-        size_t end = (size_t)(quote - scan->text), slashes = 0;
-        while (scan->text[end - 1 - slashes] == '\\') { /* ends at the opening quote at the latest */
-            slashes++;
-        }
-        at = end + 1;
-        if (slashes % 2 == 0) {
-            scan->pos = at;
-            return true;
-        }
-    }
+    const size_t end = hearth_limits_string_end(scan->text, scan->len, scan->pos);
+    scan->pos = end > 0 ? end : scan->pos;
+    return end > 0;
 }
 
 /* Skips a value that begins here. */

@@ -4,7 +4,7 @@
  * What stands between two pieces of code is asked for with the marks that the vocabulary has for it. Other files come
  * first, as they stay the same while text is typed; the oldest of them go when there is no room for all.
  * Source: llama-server's README, server-task.cpp (to_json_non_oaicompat), server-common.cpp (format_prompt_infill). */
-#include "api/slots.h"
+#include "api/job.h"
 
 #include <stdlib.h>
 #include <string.h>

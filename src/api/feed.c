@@ -9,7 +9,6 @@
  * it may connect again. When a key is removed its streams end with the next event. Loop thread only. */
 
 #include "api/job.h"
-#include "api/slots.h"
 #include "base/clock.h"
 #include "report/ring.h"
 

@@ -2,21 +2,14 @@
 #include "api/job.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static int digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool read_hex(const char *text, size_t digits, uint64_t *out) {
-    *out = 0;
-    for (size_t i = 0; i < digits; i++) {
-        if (digit(text[i]) < 0) {
-            return false;
-        }
-        *out = *out << 4 | (uint64_t)digit(text[i]);
-    }
-    return true;
+    char copy[17] = "";
+    memcpy(copy, text, digits);
+    *out = strtoull(copy, NULL, 16);
+    return strspn(copy, "0123456789abcdef") == digits;
 }
 
 bool hearth_api_id_parse(const char *text, struct hearth_digest *out, int *index) {

@@ -27,10 +27,6 @@ static const struct {
 #undef X
 };
 
-const char *hearth_limit_name(enum hearth_limit limit) {
-    return limits[limit].name;
-}
-
 size_t hearth_limit_most(enum hearth_limit limit) {
     return limits[limit].most;
 }
@@ -197,25 +193,21 @@ static struct frame *top(struct pass *pass) {
     return pass->depth > 0 && pass->depth <= HEARTH_LIMIT_LEVELS_MOST ? &pass->frames[pass->depth - 1] : NULL;
 }
 
-/* The end of a string that begins at pass->pos, behind its quote; the text's end when there is none. */
-static size_t string_end(const struct pass *pass) {
-    size_t at = pass->pos + 1;
-    while (at < pass->len) {
-        const char *quote = memchr(pass->text + at, '"', pass->len - at);
-        if (quote == NULL) {
-            break;
-        }
-        const size_t end = (size_t)(quote - pass->text);
+size_t hearth_limits_string_end(const char *text, size_t len, size_t begin) {
+    size_t at = begin + 1;
+    const char *quote;
+    while (at < len && (quote = memchr(text + at, '"', len - at)) != NULL) {
+        const size_t end = (size_t)(quote - text);
         size_t slashes = 0;
-        while (pass->text[end - 1 - slashes] == '\\') { /* ends at the opening quote at the latest */
+        while (text[end - 1 - slashes] == '\\') { /* ends at the opening quote at the latest */
             slashes++;
         }
-        if (slashes % 2 == 0) {
-            return end + 1;
-        }
         at = end + 1;
+        if (slashes % 2 == 0) {
+            return at;
+        }
     }
-    return pass->len;
+    return 0;
 }
 
 /* The memory that JSON inside a string will need. */
@@ -282,7 +274,8 @@ static void open_frame(struct pass *pass, bool object) {
 }
 
 static void read_string(struct pass *pass) {
-    const size_t begin = pass->pos + 1, end = string_end(pass);
+    const size_t begin = pass->pos + 1, found = hearth_limits_string_end(pass->text, pass->len, pass->pos);
+    const size_t end = found > 0 ? found : pass->len;
     const size_t close = end > begin ? end - 1 : begin;
     struct frame *frame = top(pass);
     pass->pos = end;

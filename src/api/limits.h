@@ -35,8 +35,7 @@ enum hearth_limit {
 #define HEARTH_LIMIT_MEMORY_TIMES 10
 #define HEARTH_LIMIT_MEMORY_EXTRA ((size_t)64 << 20)
 
-/* Name and value of a row. */
-const char *hearth_limit_name(enum hearth_limit limit);
+/* The value of a row. */
 size_t hearth_limit_most(enum hearth_limit limit);
 
 /* Fills the error of a request that exceeds a limit, with the limit and the number found; returns false. `param` may be
@@ -50,6 +49,9 @@ bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *
 /* The same for what a small request expands to: `made` bytes, beside the values of its body of `body_bytes`. False: the
  * error names the limit. Threads: any. */
 bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error);
+
+/* Where a string of JSON ends that begins with the quote at `begin`: behind its last quote; 0: it does not. */
+size_t hearth_limits_string_end(const char *text, size_t len, size_t begin);
 
 /* The memory that the values of a body will take, which also estimates the work. Units: bytes. Threads: any. */
 size_t hearth_limits_estimate(const char *text, size_t len);

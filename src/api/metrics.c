@@ -3,7 +3,6 @@
  * format 0.0.4) */
 #include "api/idle.h"
 #include "api/quota.h"
-#include "api/slots.h"
 
 #include "base/clock.h"
 #include "base/health.h"
@@ -173,10 +172,10 @@ static bool add_groups(struct hearth_buf *out, struct hearth_api *api, const str
 
 struct key_rows {
     struct hearth_buf *out;
-    const char *name, *help, *kind;
     const struct hearth_quota *only; /* NULL: all */
+    const char *name;
+    size_t at; /* of the figure in struct hearth_quota_state */
     bool ok;
-    uint64_t (*value)(const struct hearth_quota_state *state);
 };
 
 static void add_key(void *user, const char *key, struct hearth_quota *quota) {
@@ -184,38 +183,29 @@ static void add_key(void *user, const char *key, struct hearth_quota *quota) {
     struct hearth_quota_state state;
     if (rows->only == NULL || rows->only == quota) {
         hearth_quota_read(quota, hearth_clock_us(), &state);
-        rows->ok = rows->ok && hearth_buf_printf(rows->out, "hearth_key_%s{key=\"%s\"} %" PRIu64 "\n", rows->name, key,
-                                                 rows->value(&state));
+        const uint64_t *value = (const uint64_t *)(const void *)((const char *)&state + rows->at);
+        rows->ok = rows->ok &&
+                   hearth_buf_printf(rows->out, "hearth_key_%s{key=\"%s\"} %" PRIu64 "\n", rows->name, key, *value);
     }
-}
-
-static uint64_t requests_of(const struct hearth_quota_state *state) {
-    return state->requests_total;
-}
-
-static uint64_t tokens_of(const struct hearth_quota_state *state) {
-    return state->tokens_total;
-}
-
-static uint64_t refused_of(const struct hearth_quota_state *state) {
-    return state->refused_total;
 }
 
 static bool add_keys(struct hearth_buf *out, struct hearth_api *api, const struct hearth_caller *only) {
-    struct key_rows rows[] = {
-        {.name = "requests_total", .help = "Requests that have begun", .kind = "counter", .value = requests_of},
-        {.name = "tokens_total", .help = "Tokens of prompts and replies", .kind = "counter", .value = tokens_of},
-        {.name = "refused_total", .help = "Requests refused by a limit", .kind = "counter", .value = refused_of}};
-    bool ok = true;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++) {
-        rows[i].out = out;
-        rows[i].only = only != NULL ? only->quota : NULL;
-        rows[i].ok = hearth_buf_printf(out, "# HELP hearth_key_%s %s\n# TYPE hearth_key_%s %s\n", rows[i].name,
-                                       rows[i].help, rows[i].name, rows[i].kind);
-        hearth_api_keys_each(api, add_key, &rows[i]);
-        ok = rows[i].ok;
+    static const struct {
+        const char *name, *help;
+        size_t at;
+    } figures[] = {
+        {"requests_total", "Requests that have begun", offsetof(struct hearth_quota_state, requests_total)},
+        {"tokens_total", "Tokens of prompts and replies", offsetof(struct hearth_quota_state, tokens_total)},
+        {"refused_total", "Requests refused by a limit", offsetof(struct hearth_quota_state, refused_total)}};
+    struct key_rows rows = {.out = out, .only = only != NULL ? only->quota : NULL, .ok = true};
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0] && rows.ok; i++) {
+        rows.name = figures[i].name;
+        rows.at = figures[i].at;
+        rows.ok = hearth_buf_printf(out, "# HELP hearth_key_%s %s\n# TYPE hearth_key_%s counter\n", rows.name,
+                                    figures[i].help, rows.name);
+        hearth_api_keys_each(api, add_key, &rows);
     }
-    return ok;
+    return rows.ok;
 }
 
 /* ---- the whole ---- */

@@ -1,7 +1,7 @@
 /* llama-server's own endpoints: /health, /props, /tokenize, /detokenize (and /slots: slots.c). Names and shapes are
  * its, so that its clients find what they know.
  * Source: llama-server's README. */
-#include "api/slots.h"
+#include "api/job.h"
 
 #include "api/limits.h"
 #include "base/cancel.h"

@@ -33,67 +33,57 @@ static bool is_off(const struct hearth_api *api, struct hearth_api_error *error)
                                                  "requests are not kept; start the server without --keep-requests 0");
 }
 
-/* What the query asks for; the texts are the caller's to finish. */
-struct query {
-    char *session, *key, *client, *trace;
-    struct hearth_ring_filter filter;
-};
-
-/* False: the error is filled. */
+/* Reads what the query asks for; the caller finishes the filter. False: the error is filled. */
 static bool read_query(const struct hearth_http_exchange *exchange, const struct hearth_caller *caller,
-                       struct query *out, struct hearth_api_error *error) {
+                       struct hearth_ring_filter *out, struct hearth_api_error *error) {
     const char *query = hearth_http_query(exchange);
     char *slow = hearth_api_query(query, "slow"), *most = hearth_api_query(query, "limit");
     long slow_ms = 0, limit = LIMIT_DEFAULT;
-    *out = (struct query){.session = hearth_api_query(query, "session"),
-                          .key = hearth_api_query(query, "key"),
-                          .client = hearth_api_query(query, "client"),
-                          .trace = hearth_api_query(query, "trace")};
     const bool ok = read_number(most, "limit", 1, &limit, error) && read_number(slow, "slow", 0, &slow_ms, error);
-    out->filter = (struct hearth_ring_filter){.owner = owner_of(caller),
-                                              .session = out->session,
-                                              .key = out->key,
-                                              .client = out->client,
-                                              .trace = out->trace,
-                                              .slow_us = (int64_t)slow_ms * 1000,
-                                              .limit = (size_t)limit};
+    *out = (struct hearth_ring_filter){.owner = owner_of(caller),
+                                       .session = hearth_api_query(query, "session"),
+                                       .key = hearth_api_query(query, "key"),
+                                       .client = hearth_api_query(query, "client"),
+                                       .trace = hearth_api_query(query, "trace"),
+                                       .slow_us = (int64_t)slow_ms * 1000,
+                                       .limit = (size_t)limit};
     free(slow);
     free(most);
     return ok;
 }
 
-static void query_finish(struct query *query) {
-    free(query->session);
-    free(query->key);
-    free(query->client);
-    free(query->trace);
+static void filter_finish(const struct hearth_ring_filter *filter) {
+    free((char *)filter->session);
+    free((char *)filter->key);
+    free((char *)filter->client);
+    free((char *)filter->trace);
 }
 
 void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange,
                           const struct hearth_caller *caller) {
     struct hearth_api_error error;
     struct hearth_buf out = {0};
-    struct query query = {0};
-    if (!is_off(api, &error) && read_query(exchange, caller, &query, &error) &&
-        ((hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &query.filter, &out) &&
+    struct hearth_ring_filter filter = {0};
+    if (!is_off(api, &error) && read_query(exchange, caller, &filter, &error) &&
+        ((hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &filter, &out) &&
           hearth_buf_text(&out, "}")) ||
          hearth_api_fail_nomem(&error))) {
         hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, out.data, out.len);
     } else {
         hearth_api_respond_error(exchange, &error);
     }
-    query_finish(&query);
+    filter_finish(&filter);
     hearth_buf_finish(&out);
 }
 
 json_t *hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange,
                                 const struct hearth_caller *caller, struct hearth_api_error *error) {
-    struct query query = {0};
+    struct hearth_ring_filter filter = {0};
     json_t *json = NULL;
-    if (!is_off(api, error) && read_query(exchange, caller, &query, error)) {
-        json = hearth_ring_waste(api->ring, &query.filter, query.filter.limit);
+    if (!is_off(api, error) && read_query(exchange, caller, &filter, error)) {
+        json = hearth_ring_waste(api->ring, &filter, filter.limit);
     }
-    query_finish(&query);
+    filter_finish(&filter);
     return json;
 }
 

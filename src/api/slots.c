@@ -6,7 +6,7 @@
  * details of its owner's requests. Of other owners' requests it sees only that a lane is busy and how many wait, unless
  * it has the scope admin.
  * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
-#include "api/slots.h"
+#include "api/stored_turns.h"
 
 #include "base/clock.h"
 

@@ -13,16 +13,17 @@
 
 #define NAME_MAX_BYTES 256u
 
-/* The place of a tool in the body, for errors. */
+/* The place of a tool, or of a function, in the body, for errors. */
 struct tool_place {
     const char *list; /* "tools" or "functions" */
     size_t index;
+    const char *inner; /* ".function", or "" */
 };
 
 static bool fail_tool(struct hearth_api_error *error, const char *code, struct tool_place place, const char *member,
                       const char *what) {
     char param[96];
-    snprintf(param, sizeof param, "%s[%zu]%s", place.list, place.index, member);
+    snprintf(param, sizeof param, "%s[%zu]%s%s", place.list, place.index, place.inner, member);
     return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
 }
 
@@ -47,9 +48,8 @@ static bool append(json_t **list, json_t *tool) {
     return json_array_append_new(*list, tool) == 0;
 }
 
-/* Checks a function, and adds its copy to the tools or to the deferred ones. `nested`: the function is a member of its
- * place. */
-static bool add_function(const json_t *function, struct tool_place place, bool nested, bool deferred,
+/* Checks a function, and adds its copy to the tools or to the deferred ones. */
+static bool add_function(const json_t *function, struct tool_place place, bool deferred,
                          struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     json_t *name = hearth_api_json_get(function, "name");
     json_t *description = hearth_api_json_get(function, "description");
@@ -57,29 +57,24 @@ static bool add_function(const json_t *function, struct tool_place place, bool n
     const json_t *strict = hearth_api_json_get(function, "strict");
     struct hearth_errmsg reason;
     if (!is_name(name)) {
-        return fail_tool(error, json_is_string(name) ? "invalid_value" : hearth_fields_code(name), place,
-                         nested ? ".function.name" : ".name", "a name of 1 to 256 bytes is needed");
+        return fail_tool(error, json_is_string(name) ? "invalid_value" : hearth_fields_code(name), place, ".name",
+                         "a name of 1 to 256 bytes is needed");
     }
     if (hearth_api_tool_find(options->tools, json_string_value(name)) != NULL ||
         hearth_api_tool_find(options->deferred, json_string_value(name)) != NULL) {
-        return fail_tool(error, "invalid_value", place, nested ? ".function.name" : ".name",
-                         "another tool has this name already");
+        return fail_tool(error, "invalid_value", place, ".name", "another tool has this name already");
     }
     if (description != NULL && !json_is_string(description)) {
-        return fail_tool(error, "invalid_type", place, nested ? ".function.description" : ".description",
-                         "a description must be a string");
+        return fail_tool(error, "invalid_type", place, ".description", "a description must be a string");
     }
     if (parameters != NULL && !json_is_object(parameters)) {
-        return fail_tool(error, "invalid_type", place, nested ? ".function.parameters" : ".parameters",
-                         "parameters must be a JSON schema, an object");
+        return fail_tool(error, "invalid_type", place, ".parameters", "parameters must be a JSON schema, an object");
     }
     if (strict != NULL && !json_is_boolean(strict)) {
-        return fail_tool(error, "invalid_type", place, nested ? ".function.strict" : ".strict",
-                         "strict must be true or false");
+        return fail_tool(error, "invalid_type", place, ".strict", "strict must be true or false");
     }
     if (json_is_true(strict) && parameters != NULL && !hearth_chat_schema_check(parameters, &reason)) {
-        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters",
-                         reason.text);
+        return fail_tool(error, "unsupported_schema", place, ".parameters", reason.text);
     }
     json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
     return append(deferred ? &options->deferred : &options->tools,
@@ -107,7 +102,8 @@ static bool add_tool(const json_t *tool, struct tool_place place, struct hearth_
     if (!flat && !json_is_object(function)) {
         return fail_tool(error, hearth_fields_code(function), place, ".function", "a tool needs a function, an object");
     }
-    return add_function(flat ? tool : function, place, !flat,
+    place.inner = flat ? "" : ".function";
+    return add_function(flat ? tool : function, place,
                         options->defers && json_is_true(hearth_api_json_get(tool, "defer_loading")), options, error);
 }
 
@@ -122,13 +118,12 @@ static bool read_list(const json_t *list, const char *name, struct hearth_api_ch
         return hearth_limits_fail(HEARTH_LIMIT_TOOLS, count, name, error);
     }
     for (size_t i = 0; i < count; i++) {
-        const struct tool_place place = {name, i};
+        const struct tool_place place = {name, i, ""};
         const json_t *item = json_array_get(list, i);
         if (functions && !json_is_object(item)) {
             return fail_tool(error, "invalid_type", place, "", "a function must be an object");
         }
-        if (!(functions ? add_function(item, place, false, false, options, error)
-                        : add_tool(item, place, options, error))) {
+        if (!(functions ? add_function(item, place, false, options, error) : add_tool(item, place, options, error))) {
             return false;
         }
     }

@@ -127,6 +127,22 @@ static bool matches(const regex_t *regex, const char *line, size_t len) {
     return found;
 }
 
+/* Counts the lines of the request's system text that a pattern matches, but for those that are `but` (or NULL). */
+static size_t count_matches(const regex_t *regex, const struct hearth_chat_request *request, const char *but,
+                            size_t but_len) {
+    size_t n = 0;
+    for (size_t m = 0; m < request->message_count; m++) {
+        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
+        while (line != NULL) {
+            const size_t len = strcspn(line, "\n");
+            const bool own = but != NULL && len == but_len && memcmp(line, but, len) == 0;
+            n += !own && matches(regex, line, len);
+            line = line[len] == '\n' ? line + len + 1 : NULL;
+        }
+    }
+    return n;
+}
+
 /* Whether a pattern matches both lines, and no other line of the system text. */
 static bool is_right(const char *pattern, const struct hearth_line_change *change,
                      const struct hearth_chat_request *request) {
@@ -134,17 +150,9 @@ static bool is_right(const char *pattern, const struct hearth_line_change *chang
     if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
         return false;
     }
-    bool right = (change->then == NULL || matches(&regex, change->then, change->then_len)) &&
-                 (change->now == NULL || matches(&regex, change->now, change->now_len));
-    for (size_t m = 0; right && m < request->message_count; m++) {
-        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
-        while (right && line != NULL) {
-            const size_t len = strcspn(line, "\n");
-            const bool own = change->now != NULL && len == change->now_len && memcmp(line, change->now, len) == 0;
-            right = own || !matches(&regex, line, len);
-            line = line[len] == '\n' ? line + len + 1 : NULL;
-        }
-    }
+    const bool right = (change->then == NULL || matches(&regex, change->then, change->then_len)) &&
+                       (change->now == NULL || matches(&regex, change->now, change->now_len)) &&
+                       count_matches(&regex, request, change->now, change->now_len) == 0;
     regfree(&regex);
     return right;
 }
@@ -255,25 +263,6 @@ static void add_headings(const struct hearth_line_change *change, char *out, siz
     }
 }
 
-/* Counts the lines of the request's system text that match a pattern. */
-static size_t count_matches(const char *pattern, const struct hearth_chat_request *request) {
-    regex_t regex;
-    size_t n = 0;
-    if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
-        return 0;
-    }
-    for (size_t m = 0; m < request->message_count; m++) {
-        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
-        while (line != NULL) {
-            const size_t len = strcspn(line, "\n");
-            n += matches(&regex, line, len);
-            line = line[len] == '\n' ? line + len + 1 : NULL;
-        }
-    }
-    regfree(&regex);
-    return n;
-}
-
 /* Counts the lines that stripping takes out of the request's system text. */
 static size_t count_taken(const struct hearth_strip *strip, const struct hearth_chat_request *request) {
     size_t n = 0;
@@ -321,10 +310,11 @@ bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change
         headings++;
     }
     const char *pattern = out;
-    bool same = n + 1 < cap && count_matches(out, request) == headings;
-    if (same) {
+    bool same = false;
+    if (n + 1 < cap) {
         const size_t front = (size_t)(from - begin);
         same = hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK &&
+               count_matches(&strip.patterns[0], request, NULL, 0) == headings &&
                count_taken(&strip, request) <= PARAGRAPHS_LINES &&
                left_of(&strip, begin, front, change->then, change->then_len, change, &then) &&
                left_of(&strip, begin, front, change->now, change->now_len, change, &now) && then.len == now.len &&

@@ -4,9 +4,8 @@
  *     listen.c     the listening socket
  *     conn.c       the callbacks of a connection
  *     peer.c       whether its client is there
- *     request.c    reads requests
+ *     request.c    reads requests, and asks origin.c about them
  *     evict.c      which connection goes when there are too many
- *     admit.c      asks origin.c about a request
  *     exchange.c   writes responses
  *     close.c      the end of a request and of a connection
  *     state.c      states, deadlines, what is unread
@@ -278,11 +277,6 @@ void hearth_http_conn_stop(struct hearth_http_conn *conn);
 void hearth_http_request_init(struct hearth_http_conn *conn);
 /* Handles the input that has arrived, request by request. */
 void hearth_http_request_pump(struct hearth_http_conn *conn);
-
-/* admit.c */
-/* Checks a new exchange by the page that asks. True: it goes on, and its answer has the headers that the page needs.
- * False: it was answered with 403. */
-bool hearth_http_admit(struct hearth_http_exchange *exchange);
 
 /* head.c */
 /* A header of the request that has been read, by name in any case; NULL when it was not sent. */

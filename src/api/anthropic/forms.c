@@ -54,14 +54,9 @@ bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *readin
 #define MODEL_ID_CHARS ".:"
 
 static char *exchange(const char *id, const char *from, const char *to) {
-    struct hearth_buf out = {0};
     const size_t len = strlen(from);
-    const char *rest = strncmp(id, from, len) == 0 ? id + len : id;
-    if (!hearth_buf_text(&out, to) || !hearth_buf_text(&out, rest) || !hearth_buf_append(&out, "", 1)) {
-        hearth_buf_finish(&out);
-        return NULL;
-    }
-    return (char *)hearth_buf_take(&out);
+    char *out;
+    return asprintf(&out, "%s%s", to, strncmp(id, from, len) == 0 ? id + len : id) >= 0 ? out : NULL;
 }
 
 char *hearth_anthropic_id_printed(const char *id) {
