@@ -56,55 +56,30 @@ static const struct {
     {"parallel_tool_calls", HEARTH_FIELD_SWITCH},
 };
 
-/* `allowed`: values, each with a space behind it, that ask for nothing; "[]" stands for an empty array, "{}" for an
- * empty object, "text" also for {"type": "text"} and ["text"]. `plain`: only in plain completions. */
+/* `nothing`: the values that ask for nothing, as they are printed. `plain`: only in plain completions. */
 static const struct {
-    const char *name, *allowed, *what;
+    const char *name, *nothing[2], *what;
     bool plain;
 } unsupported[] = {
-    {"tools", "[] ", "tool calling (use chat completions)", true},
-    {"functions", "[] ", "tool calling (use chat completions)", true},
-    {"suffix", " ", "text insertion", true},
-    {"modalities", "text ", "audio and image output", false},
-    {"audio", "{} ", "audio output", false},
-    {"web_search_options", "", "web search", false},
+    {"tools", {"[]"}, "tool calling (use chat completions)", true},
+    {"functions", {"[]"}, "tool calling (use chat completions)", true},
+    {"suffix", {"\"\""}, "text insertion", true},
+    {"modalities", {"[\"text\"]", "\"text\""}, "audio and image output", false},
+    {"audio", {"{}"}, "audio output", false},
+    {"web_search_options", {NULL}, "web search", false},
 };
 
-/* The word in `allowed` that stands for a value; NULL for values that are never allowed. */
-static const char *word_of(const json_t *value) {
-    const json_t *inner = value;
-    if (json_is_array(value)) {
-        if (json_array_size(value) == 0) {
-            return "[]";
-        }
-        inner = json_array_size(value) == 1 ? json_array_get(value, 0) : NULL;
-    } else if (json_is_object(value)) {
-        if (json_object_size(value) == 0) {
-            return "{}";
-        }
-        inner = json_object_get(value, "type");
-    }
-    if (json_is_false(inner)) {
-        return "false";
-    }
-    return json_string_value(inner);
-}
-
-static bool is_allowed(const json_t *value, const char *allowed) {
-    const char *word = word_of(value);
-    size_t len = word != NULL ? strlen(word) : 0;
-    for (const char *at = allowed; word != NULL && *at != '\0'; at = strchr(at, ' ') + 1) {
-        if ((size_t)(strchr(at, ' ') - at) == len && memcmp(at, word, len) == 0) {
-            return true;
-        }
-    }
-    return false;
+static bool is_printed(const json_t *value, const char *text) {
+    char printed[16];
+    return text != NULL && json_dumpb(value, printed, sizeof printed, JSON_COMPACT | JSON_ENCODE_ANY) == strlen(text) &&
+           memcmp(printed, text, strlen(text)) == 0;
 }
 
 bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error) {
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
         const json_t *value = hearth_api_json_get(body, unsupported[i].name);
-        if ((plain || !unsupported[i].plain) && value != NULL && !is_allowed(value, unsupported[i].allowed)) {
+        if ((plain || !unsupported[i].plain) && value != NULL && !is_printed(value, unsupported[i].nothing[0]) &&
+            !is_printed(value, unsupported[i].nothing[1])) {
             return hearth_api_fail(error, 400, "unsupported_parameter", unsupported[i].name, "%s: %s is not supported",
                                    unsupported[i].name, unsupported[i].what);
         }

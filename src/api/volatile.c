@@ -23,49 +23,45 @@ static bool is_system(const struct hearth_message *message) {
     return message->role == HEARTH_ROLE_SYSTEM || message->role == HEARTH_ROLE_DEVELOPER;
 }
 
-/* Appends a character of a line, so that it matches itself, in any shell. */
-static void put(char *out, size_t *n, size_t cap, char c) {
-    if (*n + 3 >= cap) {
-        return;
-    }
+/* Appends a character of a line, so that it matches itself, in any shell. No memory: the pattern is not the right one.
+ */
+static void put(struct hearth_buf *out, char c) {
     if (c == '\'' || (unsigned char)c < ' ' || c == 0x7F) {
-        out[(*n)++] = '.';
-        return;
+        c = '.';
+    } else if (strchr(".[]{}()\\*+?|^$", c) != NULL) {
+        (void)hearth_buf_text(out, "\\");
     }
-    if (strchr(".[]{}()\\*+?|^$", c) != NULL) {
-        out[(*n)++] = '\\';
-    }
-    out[(*n)++] = c;
+    (void)hearth_buf_append(out, &c, 1);
 }
 
 /* Appends text; runs of digits match any number. */
-static void put_text(char *out, size_t *n, size_t cap, const char *text, size_t len) {
+static void put_text(struct hearth_buf *out, const char *text, size_t len) {
     for (size_t i = 0; i < len; i++) {
         if (!isdigit((unsigned char)text[i])) {
-            put(out, n, cap, text[i]);
-        } else if ((i == 0 || !isdigit((unsigned char)text[i - 1])) && *n + 7 < cap) {
-            memcpy(out + *n, "[0-9]+", 6);
-            *n += 6;
+            put(out, text[i]);
+        } else if (i == 0 || !isdigit((unsigned char)text[i - 1])) {
+            (void)hearth_buf_text(out, "[0-9]+");
         }
     }
 }
 
 /* Appends the line as classes of characters, for a line that begins with its changing part, such as a time or an id. */
-static void put_classes(char *out, size_t *n, size_t cap, const char *text, size_t len) {
-    for (size_t i = 0; i < len;) {
-        const size_t from = i;
-        while (i < len && isalnum((unsigned char)text[i])) {
-            i++;
-        }
-        if (i > from && *n + 14 < cap) {
-            memcpy(out + *n, "[0-9A-Za-z]+", 12);
-            *n += 12;
-        } else if (i > from) {
-            return;
-        } else {
-            put(out, n, cap, text[i++]);
+static void put_classes(struct hearth_buf *out, const char *text, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        if (!isalnum((unsigned char)text[i])) {
+            put(out, text[i]);
+        } else if (i == 0 || !isalnum((unsigned char)text[i - 1])) {
+            (void)hearth_buf_text(out, "[0-9A-Za-z]+");
         }
     }
+}
+
+/* Frees a pattern, and copies it with its NUL. False: it is too long. */
+static bool take_pattern(struct hearth_buf *pattern, char *out, size_t cap) {
+    const bool fits = pattern->data != NULL && pattern->len < cap;
+    snprintf(out, cap, "%.*s", fits ? (int)pattern->len : 0, fits ? (const char *)pattern->data : "");
+    hearth_buf_finish(pattern);
+    return fits;
 }
 
 static int32_t count_lines(const char *text, size_t len) {
@@ -173,30 +169,22 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
     }
     plain = both ? key_of(line, whole_words(line, plain, plain < words ? len : plain))
                  : whole_words(line, plain, plain < words ? len : plain);
-    for (int candidate = 0; candidate < 4; candidate++) {
-        size_t n = 0, said = 0;
-        out[n++] = '^';
-        switch (candidate) {
-        case 0: put_text(out, &n, cap, line, said = plain); break;
-        case 1: put_text(out, &n, cap, line, said = words); break;
-        case 2:
-            put_text(out, &n, cap, line, words);
-            if (n + 4 < cap) {
-                out[n++] = '.';
-                out[n++] = '*';
-            }
-            put_text(out, &n, cap - 1, line + len - (back < STEADY_MOST ? back : STEADY_MOST),
-                     back < STEADY_MOST ? back : STEADY_MOST);
-            out[n++] = '$';
-            said = words + back;
-            break;
-        default:
-            put_classes(out, &n, cap - 1, line, len);
-            out[n++] = '$';
-            said = len;
+    const size_t tail = back < STEADY_MOST ? back : STEADY_MOST;
+    const size_t said[] = {plain, words, words + back, len};
+    for (size_t candidate = 0; candidate < sizeof said / sizeof said[0]; candidate++) {
+        struct hearth_buf pattern = {0};
+        (void)hearth_buf_text(&pattern, "^");
+        if (candidate < 3) {
+            put_text(&pattern, line, candidate == 0 ? plain : words);
+        } else {
+            put_classes(&pattern, line, len);
         }
-        out[n] = '\0';
-        if (said >= STEADY_LEAST && is_right(out, change, request)) {
+        if (candidate == 2) {
+            (void)hearth_buf_text(&pattern, ".*");
+            put_text(&pattern, line + len - tail, tail);
+        }
+        (void)hearth_buf_text(&pattern, candidate < 2 ? "" : "$");
+        if (take_pattern(&pattern, out, cap) && said[candidate] >= STEADY_LEAST && is_right(out, change, request)) {
             return true;
         }
     }
@@ -210,17 +198,13 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
 #define CONTEXT_BYTES 4096  /* most bytes of a paragraph in front of the difference, and behind it */
 
 /* A line that names what stands below it ("Status:"), as "^Status:$". */
-static bool put_heading(char *out, size_t *n, size_t cap, const char *line, size_t len) {
+static bool put_heading(struct hearth_buf *out, const char *line, size_t len) {
     if (len < STEADY_LEAST || len > STEADY_MOST || line[len - 1] != ':' || !in_word(line[0])) {
         return false;
     }
-    *n += (size_t)snprintf(out + *n, cap - *n, "%s^", *n > 0 ? "|" : "");
-    put_text(out, n, cap, line, len);
-    if (*n + 1 < cap) {
-        out[(*n)++] = '$';
-        out[*n] = '\0';
-    }
-    return true;
+    (void)hearth_buf_text(out, out->len > 0 ? "|^" : "^");
+    put_text(out, line, len);
+    return hearth_buf_text(out, "$");
 }
 
 static bool is_empty(const char *line, size_t len) {
@@ -251,16 +235,17 @@ static size_t line_bytes(const char *line, size_t left) {
     return end != NULL ? (size_t)(end - line) : left;
 }
 
-/* The headings that begin a paragraph inside of what differs. */
-static void add_headings(const struct hearth_line_change *change, char *out, size_t *n, size_t cap) {
+/* Appends the headings that begin a paragraph inside of what differs. Returns how many the pattern has then. */
+static size_t add_headings(const struct hearth_line_change *change, struct hearth_buf *out) {
     bool empty = false;
     size_t found = 1;
     for (size_t at = 0; change->now != NULL && at < change->now_len && found < HEADINGS_MAX;) {
         const size_t len = line_bytes(change->now + at, change->now_len - at);
-        found += empty && put_heading(out, n, cap, change->now + at, len);
+        found += empty && put_heading(out, change->now + at, len);
         empty = is_empty(change->now + at, len);
         at += len + 1;
     }
+    return found;
 }
 
 /* Counts the lines that stripping takes out of the request's system text. */
@@ -296,31 +281,27 @@ static bool left_of(const struct hearth_strip *strip, const char *front, size_t 
 bool hearth_volatile_paragraph(const char *text, const struct hearth_line_change *change,
                                const struct hearth_chat_request *request, char *out, size_t cap) {
     const char *from = change->now != NULL ? change->now : change->behind, *begin = paragraph_of(text, from);
-    size_t n = 0, headings = 1;
+    const char *const pattern = out;
+    const size_t front = (size_t)(from - begin);
     struct hearth_strip strip;
     struct hearth_errmsg msg;
-    struct hearth_buf then = {0}, now = {0};
+    struct hearth_buf headings = {0}, then = {0}, now = {0};
     out[0] = '\0';
-    if (begin == from || (size_t)(from - begin) > CONTEXT_BYTES ||
-        !put_heading(out, &n, cap, begin, line_bytes(begin, (size_t)(from - begin)))) {
+    if (begin == from || front > CONTEXT_BYTES || !put_heading(&headings, begin, line_bytes(begin, front))) {
+        hearth_buf_finish(&headings);
         return false;
     }
-    add_headings(change, out, &n, cap);
-    for (const char *at = out; (at = strchr(at, '|')) != NULL; at++) {
-        headings++;
+    const size_t count = add_headings(change, &headings);
+    if (!take_pattern(&headings, out, cap)) {
+        return false;
     }
-    const char *pattern = out;
-    bool same = false;
-    if (n + 1 < cap) {
-        const size_t front = (size_t)(from - begin);
-        same = hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK &&
-               count_matches(&strip.patterns[0], request, NULL, 0) == headings &&
-               count_taken(&strip, request) <= PARAGRAPHS_LINES &&
-               left_of(&strip, begin, front, change->then, change->then_len, change, &then) &&
-               left_of(&strip, begin, front, change->now, change->now_len, change, &now) && then.len == now.len &&
-               memcmp(then.data, now.data, now.len) == 0;
-        hearth_strip_finish(&strip);
-    }
+    const bool same = hearth_strip_init(&strip, NULL, 0, &pattern, 1, &msg) == HEARTH_OK &&
+                      count_matches(&strip.patterns[0], request, NULL, 0) == count &&
+                      count_taken(&strip, request) <= PARAGRAPHS_LINES &&
+                      left_of(&strip, begin, front, change->then, change->then_len, change, &then) &&
+                      left_of(&strip, begin, front, change->now, change->now_len, change, &now) &&
+                      then.len == now.len && memcmp(then.data, now.data, now.len) == 0;
+    hearth_strip_finish(&strip);
     hearth_buf_finish(&then);
     hearth_buf_finish(&now);
     return same;
