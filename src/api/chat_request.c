@@ -59,7 +59,7 @@ bool hearth_api_session_parse(const struct hearth_job *job, const json_t *body, 
     }
     name = name != NULL ? name : job->session_header;
     out->session = name != NULL ? strdup(name) : NULL;
-    return name == NULL || out->session != NULL || hearth_api_fail_nomem(error);
+    return name == NULL || out->session != NULL;
 }
 
 bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
@@ -141,20 +141,13 @@ static bool get_format(const struct hearth_job *job, struct hearth_api_resolved 
     return false;
 }
 
-bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out,
-                          struct hearth_api_error *error) {
+bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out) {
     out->request = sent->request;
     out->kwargs = json_incref(sent->kwargs);
     out->tools = json_copy(sent->tools);
     out->offered = json_copy(sent->offered);
     out->request.tools = out->tools;
-    return ((out->tools != NULL) == (sent->tools != NULL) && (out->offered != NULL) == (sent->offered != NULL)) ||
-           hearth_api_fail_nomem(error);
-}
-
-bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
-                           struct hearth_api_error *error) {
-    return hearth_api_chat_take(&job->parsed->chat, out, error);
+    return (out->tools != NULL) == (sent->tools != NULL) && (out->offered != NULL) == (sent->offered != NULL);
 }
 
 bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolved *out,
@@ -165,14 +158,13 @@ bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolve
     out->request.specials =
         job->api->params.allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
     print_tools_as_before(job, out);
-    return hearth_api_tools_recall(job, out, error) &&
-           (hearth_api_tools_fill_offered(&job->parsed->chat, out) || hearth_api_fail_nomem(error)) &&
+    return hearth_api_tools_recall(job, out, error) && hearth_api_tools_fill_offered(&job->parsed->chat, out) &&
            get_format(job, out, error);
 }
 
 bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
-    return hearth_api_chat_begin(job, out, error) && hearth_api_stored_attach_session(job, out, error) &&
+    return hearth_api_chat_take(&job->parsed->chat, out) && hearth_api_stored_attach_session(job, out, error) &&
            resolve_ending(job->parsed, out, error) && hearth_api_chat_end(job, out, error);
 }
 
@@ -180,6 +172,6 @@ bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_res
 
 bool hearth_api_chat_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                             struct hearth_api_error *error) {
-    return hearth_api_prompts_alloc(1, out, error) && hearth_api_constraint_of_chat(job, out, error) &&
+    return hearth_api_prompts_alloc(1, out) && hearth_api_constraint_of_chat(job, out, error) &&
            hearth_history_prompt(job, out, error) && hearth_script_render(job, out, error);
 }

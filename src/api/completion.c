@@ -192,7 +192,7 @@ static bool parse_infill(const struct hearth_job *job, const json_t *body, struc
     }
     out->prompts = json_pack("[[O, O, s, o]]", json_object_get(body, "input_prefix"),
                              json_object_get(body, "input_suffix"), prompt, list);
-    return out->prompts != NULL || hearth_api_fail_nomem(error);
+    return out->prompts != NULL;
 }
 
 /* Appends a mark (-1: none) and the tokens of a text, in which marks are text. */
@@ -200,7 +200,7 @@ static bool add_part(const struct hearth_job *job, hearth_token mark, const char
                      struct hearth_api_error *error) {
     const struct hearth_engine *engine = job->api->engine;
     if (mark >= 0 && !hearth_tokens_push(out, mark)) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const int rc = engine->ops->tokenize(job->api->engine, text, strlen(text), false, false, out);
     return rc >= 0 || hearth_api_fail_err(error, rc, NULL);
@@ -223,7 +223,7 @@ static bool add_files(const struct hearth_job *job, const json_t *files, size_t 
     const size_t count = json_array_size(files), before = out->n;
     size_t *ends = calloc(count + 1, sizeof *ends), i;
     json_t *file;
-    bool ok = ends != NULL || hearth_api_fail_nomem(error);
+    bool ok = ends != NULL;
     ok = ok && (fim->repo < 0 || (add_part(job, fim->repo, "project\n", out, error)));
     const size_t head = out->n;
     json_array_foreach(files, i, file) {
@@ -259,14 +259,14 @@ static bool make_infill(const struct hearth_job *job, struct hearth_tokens *out,
     const size_t room = taken < caps->ctx_tokens ? caps->ctx_tokens - taken : 0;
     ok = ok && (!caps->add_bos || job->api->engine->ops->tokenize(job->api->engine, "", 0, true, false, out) >= 0);
     ok = ok && (json_array_size(files) == 0 || add_files(job, files, room, out, error)) &&
-         (hearth_tokens_append(out, code.v, code.n) || hearth_api_fail_nomem(error));
+         (hearth_tokens_append(out, code.v, code.n));
     hearth_tokens_finish(&code);
     return ok;
 }
 
 static bool render_infill(const struct hearth_job *job, struct hearth_api_rendered *out,
                           struct hearth_api_error *error) {
-    if (!hearth_api_constraint_of_text(job, out, error) || !hearth_api_prompts_alloc(1, out, error) ||
+    if (!hearth_api_constraint_of_text(job, out, error) || !hearth_api_prompts_alloc(1, out) ||
         !make_infill(job, &out->prompts[0].tokens, error) ||
         !hearth_api_prompt_check_length(job->api, &out->prompts[0], 1, "input_prefix", error)) {
         return false;
@@ -274,7 +274,7 @@ static bool render_infill(const struct hearth_job *job, struct hearth_api_render
     struct hearth_api_prompt *prompt = &out->prompts[0];
     for (size_t i = 0; i < prompt->tokens.n; i++) {
         if (!hearth_engine_append_text(job->api->engine, prompt->tokens.v[i], true, &prompt->text)) {
-            return hearth_api_fail_nomem(error);
+            return false;
         }
     }
     return true;

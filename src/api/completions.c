@@ -34,11 +34,7 @@ static json_t *read_prompt(const struct hearth_api *api, json_t *value, struct h
                         "prompt must be a string, an array of token ids, or an array of those");
         return NULL;
     }
-    json_t *parts = list ? json_incref(value) : json_pack("[O]", value);
-    if (parts == NULL) {
-        hearth_api_fail_nomem(error);
-    }
-    return parts;
+    return list ? json_incref(value) : json_pack("[O]", value);
 }
 
 /* Whether an array holds several prompts; an array with a number in it is itself a prompt, of ids and texts. */
@@ -71,7 +67,7 @@ bool hearth_completions_prompts_parse(const struct hearth_job *job, const json_t
             return false;
         }
         if (json_array_append_new(out->prompts, parts) < 0) {
-            return hearth_api_fail_nomem(error);
+            return false;
         }
     }
     return true;
@@ -124,11 +120,11 @@ static bool render_prompt(const struct hearth_job *job, const json_t *parts, str
             }
             const int rc = engine->ops->tokenize(engine, text, len, i == 0, true, &prompt->tokens);
             if (rc < 0 || (echo && !hearth_buf_append(&prompt->text, text, len))) {
-                return rc < 0 ? hearth_api_fail_err(error, rc, NULL) : hearth_api_fail_nomem(error);
+                return rc < 0 && hearth_api_fail_err(error, rc, NULL);
             }
         } else if (!hearth_api_json_token(job->api, part, &token) || !hearth_tokens_push(&prompt->tokens, token) ||
                    (echo && !hearth_engine_append_text(engine, token, false, &prompt->text))) {
-            return hearth_api_fail_nomem(error);
+            return false;
         }
     }
     return hearth_api_prompt_check_length(job->api, prompt, 1, "prompt", error);
@@ -137,8 +133,7 @@ static bool render_prompt(const struct hearth_job *job, const json_t *parts, str
 bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                                struct hearth_api_error *error) {
     const json_t *prompts = job->parsed->prompts;
-    bool ok = hearth_api_constraint_of_text(job, out, error) &&
-              hearth_api_prompts_alloc(json_array_size(prompts), out, error);
+    bool ok = hearth_api_constraint_of_text(job, out, error) && hearth_api_prompts_alloc(json_array_size(prompts), out);
     for (size_t i = 0; ok && i < out->prompt_count; i++) {
         ok = render_prompt(job, json_array_get(prompts, i), &out->prompts[i], error);
     }

@@ -156,7 +156,7 @@ bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hea
     json_t *metadata = hearth_api_json_get(body, "metadata");
     out->len = 0;
     return hearth_metadata_check(body, error) &&
-           (metadata == NULL || hearth_api_json_write(json_incref(metadata), out) || hearth_api_fail_nomem(error));
+           (metadata == NULL || hearth_api_json_write(json_incref(metadata), out));
 }
 
 json_t *hearth_metadata_json(const struct hearth_buf *text) {

@@ -28,7 +28,7 @@ static bool set_schema(const json_t *schema, const char *param, struct hearth_ap
     }
     options->schema = json_object_size(schema) == 0 ? json_pack("{s:s}", "type", "object") : json_deep_copy(schema);
     options->request.json_schema = options->schema;
-    return options->schema != NULL || hearth_api_fail_nomem(error);
+    return options->schema != NULL;
 }
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}}; llama-server's page also has the schema beside
@@ -77,7 +77,7 @@ static bool read_format(const json_t *format, struct hearth_api_chat_options *op
         return set_schema(schema, "response_format.schema", options, error);
     }
     json_t *any = json_object();
-    bool ok = any != NULL ? set_schema(any, "response_format", options, error) : hearth_api_fail_nomem(error);
+    bool ok = any != NULL && set_schema(any, "response_format", options, error);
     json_decref(any);
     return ok;
 }
@@ -99,7 +99,7 @@ static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *
     }
     options->grammar = strdup(text);
     options->request.grammar = options->grammar;
-    return options->grammar != NULL || hearth_api_fail_nomem(error);
+    return options->grammar != NULL;
 }
 
 bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_options *options,
@@ -124,7 +124,7 @@ static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct
     }
     options->kwargs = api->template_kwargs != NULL ? json_deep_copy(api->template_kwargs) : json_object();
     if (options->kwargs == NULL || (own != NULL && json_object_update(options->kwargs, (json_t *)(uintptr_t)own) < 0)) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const json_t *thinking = hearth_api_json_get(options->kwargs, "enable_thinking");
     if (thinking != NULL && !json_is_boolean(thinking)) {
@@ -152,8 +152,7 @@ static bool read_effort(const json_t *effort, const char *param, struct hearth_a
             json_object_del(options->kwargs, "reasoning_effort");
             return true;
         }
-        return json_object_set_new(options->kwargs, "reasoning_effort", json_string(word)) == 0 ||
-               hearth_api_fail_nomem(error);
+        return json_object_set_new(options->kwargs, "reasoning_effort", json_string(word)) == 0;
     }
     return hearth_api_fail(error, 400, word == NULL ? "invalid_type" : "invalid_value", param,
                            "%s must be none, minimal, low, medium, high, xhigh, max or ultra", param);
@@ -235,7 +234,7 @@ static bool read_budget_message(const json_t *message, struct hearth_api_chat_op
     }
     free(options->reasoning_budget_message);
     options->reasoning_budget_message = strdup(text);
-    return options->reasoning_budget_message != NULL || hearth_api_fail_nomem(error);
+    return options->reasoning_budget_message != NULL;
 }
 
 /* Drops arguments that the template does not read, so that changing them does not make it another conversation. */
@@ -257,13 +256,9 @@ bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
         "enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, thinking)};
     options->request.reasoning_format = api->params.reasoning_format;
     options->reasoning_budget = api->params.reasoning_budget;
-    if (api->reasoning_budget_message != NULL) {
-        options->reasoning_budget_message = strdup(api->reasoning_budget_message);
-        if (options->reasoning_budget_message == NULL) {
-            return hearth_api_fail_nomem(error);
-        }
-    }
-    if (!read_kwargs(api, body, options, error) || !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
+    if ((api->reasoning_budget_message != NULL &&
+         (options->reasoning_budget_message = strdup(api->reasoning_budget_message)) == NULL) ||
+        !read_kwargs(api, body, options, error) || !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
         !read_reasoning(hearth_api_json_get(body, "reasoning"), options, error) ||
         !read_thinking(hearth_api_json_get(body, "thinking"), options, error) ||
         !read_effort(hearth_api_json_get(body, "reasoning_effort"), "reasoning_effort", options, error) ||

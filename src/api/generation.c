@@ -146,12 +146,7 @@ static bool add_stop(const json_t *value, struct hearth_generation *generation, 
         return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string may have %d bytes at most",
                                STOP_BYTES_MAX);
     }
-    generation->stops[generation->stop_count] = strdup(text);
-    if (generation->stops[generation->stop_count] == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
-    generation->stop_count++;
-    return true;
+    return (generation->stops[generation->stop_count++] = strdup(text)) != NULL;
 }
 
 static bool read_stops(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
@@ -165,15 +160,11 @@ static bool read_stops(const json_t *body, struct hearth_generation *generation,
                                HEARTH_STOPS_MAX);
     }
     generation->stops = calloc(count + 1, sizeof *generation->stops);
-    if (generation->stops == NULL) {
-        return hearth_api_fail_nomem(error);
+    bool ok = generation->stops != NULL;
+    for (size_t i = 0; ok && i < count; i++) {
+        ok = add_stop(json_is_array(stop) ? json_array_get(stop, i) : stop, generation, error);
     }
-    for (size_t i = 0; i < count; i++) {
-        if (!add_stop(json_is_array(stop) ? json_array_get(stop, i) : stop, generation, error)) {
-            return false;
-        }
-    }
-    return true;
+    return ok;
 }
 
 static bool add_bias(const struct hearth_api *api, int64_t token, const json_t *value,
@@ -214,7 +205,7 @@ static bool read_logit_bias(const struct hearth_api *api, const json_t *body, st
     }
     generation->bias = calloc(count + 1, sizeof *generation->bias);
     if (generation->bias == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const char *key;
     json_t *value;
@@ -276,13 +267,7 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
         generation->sampling.penalty_last_tokens = context; /* -1: all of it, which is at most the context */
     }
     const char *model = json_string_value(hearth_api_json_get(body, "model"));
-    if (model != NULL && *model != '\0') {
-        generation->model = strdup(model);
-        if (generation->model == NULL) {
-            return hearth_api_fail_nomem(error);
-        }
-    }
-    return true;
+    return model == NULL || *model == '\0' || (generation->model = strdup(model)) != NULL;
 }
 
 bool hearth_generation_check_choices(const struct hearth_generation *generation, size_t prompt_count,

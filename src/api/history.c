@@ -83,7 +83,7 @@ bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_reso
     struct hearth_message **sent = malloc(bytes);
     if (sent == NULL || (out->stored != NULL && !hearth_api_stored_fill_config(job, out, error))) {
         free(sent);
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     memcpy(sent, history->messages, bytes);
     (void)hearth_transcripts_restore(job->api->transcripts, root_of(job, out), history->messages, history->count,
@@ -358,7 +358,7 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
     } else if (!take_result(job, &prompt, &rendered, &result, out)) {
-        ok = hearth_api_fail_nomem(error);
+        ok = false;
     } else if (result.fork.known) {
         hearth_divergence_find(job, &prompt, &rendered, &result.fork, &out->conversation->divergence);
     }

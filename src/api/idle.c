@@ -119,8 +119,8 @@ static int is_wanted(void *user) {
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     const struct hearth_history *next = &((const struct idle_job *)job)->next;
     out->unknown_messages = 1;
-    return (hearth_history_append(&out->history, next, 0, next->count) || hearth_api_fail_nomem(error)) &&
-           hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
+    return hearth_history_append(&out->history, next, 0, next->count) &&
+           hearth_api_chat_take(&job->parsed->chat, out) && hearth_api_chat_end(job, out, error) &&
            hearth_history_resolve(job, out, error);
 }
 
@@ -132,7 +132,7 @@ static size_t leaves_at(const struct idle_job *idle, const struct hearth_api_ren
 
 /* The prompt is cut to what the turn may cost. */
 static bool render(const struct hearth_job *job, struct hearth_api_rendered *out, struct hearth_api_error *error) {
-    if (!hearth_api_prompts_alloc(1, out, error) || !hearth_history_prompt(job, out, error)) {
+    if (!hearth_api_prompts_alloc(1, out) || !hearth_history_prompt(job, out, error)) {
         return false;
     }
     struct hearth_api_prompt *prompt = &out->prompts[0];

@@ -262,6 +262,8 @@ struct hearth_api_error {
     size_t prompt_tokens, ctx_tokens, room_tokens; /* for context_length_exceeded, else 0 */
 };
 
+/* On a worker, an error stands for want of memory until it is filled: what finds none there only returns false. */
+
 /* Fills an error and returns false. `param` may be NULL. */
 bool hearth_api_fail(struct hearth_api_error *error, int status, const char *code, const char *param,
                      const char *format, ...) __attribute__((format(printf, 5, 6)));

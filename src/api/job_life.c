@@ -211,6 +211,7 @@ static int is_wanted(void *user) {
 static void prepare_wanted(struct hearth_job *job) {
     struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->params.prepare_timeout_us};
     json_t *body = NULL;
+    (void)hearth_api_fail_nomem(&job->error); /* what a failure means that says nothing else */
     hearth_cancel_enter(&cancel);
     job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
                   !(job->route->phases != NULL ? hearth_api_phases_run(job, job->route->phases, body)

@@ -53,22 +53,20 @@ static bool add_other(const json_t *part, const char *type, struct content *cont
     }
     const bool first = !content->begun;
     content->begun = true;
-    return ((first || hearth_buf_text(&content->text, "\n")) &&
-            hearth_content_note(part, &content->text, &content->unseen)) ||
-           hearth_api_fail_nomem(error);
+    return (first || hearth_buf_text(&content->text, "\n")) &&
+           hearth_content_note(part, &content->text, &content->unseen);
 }
 
-static bool add_text(const json_t *text, struct content *content, struct hearth_api_error *error) {
+static bool add_text(const json_t *text, struct content *content) {
     const bool first = !content->begun;
     content->begun = true;
-    return ((first || hearth_buf_text(&content->text, "\n")) &&
-            hearth_buf_append(&content->text, json_string_value(text), json_string_length(text))) ||
-           hearth_api_fail_nomem(error);
+    return (first || hearth_buf_text(&content->text, "\n")) &&
+           hearth_buf_append(&content->text, json_string_value(text), json_string_length(text));
 }
 
 static bool add_part(const json_t *part, struct content *content, struct hearth_api_error *error) {
     if (json_is_string(part)) { /* LangChain's */
-        return add_text(part, content, error);
+        return add_text(part, content);
     }
     const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *value = NULL;
@@ -86,7 +84,7 @@ static bool add_part(const json_t *part, struct content *content, struct hearth_
     if (!json_is_string(value)) {
         return fail_message(error, "invalid_type", content->index, "a text part needs a string \"text\"");
     }
-    return add_text(value, content, error);
+    return add_text(value, content);
 }
 
 static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,
@@ -98,8 +96,7 @@ static bool read_content(const struct hearth_api *api, const json_t *object, siz
         return fail_message(error, "invalid_type", index, "content must be a string or an array of text parts");
     }
     if (json_is_string(content)) {
-        ok = hearth_buf_append(&read.text, json_string_value(content), json_string_length(content)) ||
-             hearth_api_fail_nomem(error);
+        ok = hearth_buf_append(&read.text, json_string_value(content), json_string_length(content));
     }
     for (size_t i = 0; ok && i < json_array_size(content); i++) { /* 0 when it is no array */
         ok = add_part(json_array_get(content, i), &read, error);
@@ -108,8 +105,7 @@ static bool read_content(const struct hearth_api *api, const json_t *object, siz
     if (ok) {
         message->content = hearth_content_take(&read.text, NULL);
         message->unseen = read.unseen.len > 0 ? hearth_content_take(&read.unseen, NULL) : NULL;
-        ok = (message->content != NULL && (read.unseen.len == 0 || message->unseen != NULL)) ||
-             hearth_api_fail_nomem(error);
+        ok = message->content != NULL && (read.unseen.len == 0 || message->unseen != NULL);
     }
     hearth_buf_finish(&read.text);
     hearth_buf_finish(&read.unseen);
@@ -141,8 +137,7 @@ static bool read_call(const json_t *id, const json_t *function, size_t index, st
     call->name = strdup(json_string_value(name));
     call->arguments = arguments != NULL ? arguments_text(arguments) : strdup("{}");
     call->id = id != NULL ? strdup(json_string_value(id)) : NULL;
-    return (call->name != NULL && call->arguments != NULL && (id == NULL || call->id != NULL)) ||
-           hearth_api_fail_nomem(error);
+    return call->name != NULL && call->arguments != NULL && (id == NULL || call->id != NULL);
 }
 
 static bool read_calls(const json_t *object, size_t index, struct hearth_message *message,
@@ -160,7 +155,7 @@ static bool read_calls(const json_t *object, size_t index, struct hearth_message
         return fail_message(error, "invalid_value", index, "tool_calls belong in an assistant message");
     }
     if (!hearth_message_alloc_calls(message, count)) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     if (calls == NULL) {
         return read_call(NULL, old, index, &message->calls[0], error);
@@ -190,7 +185,7 @@ static bool read_text(const json_t *object, const char *name, bool strict, size_
         return fail_message(error, "invalid_type", index, what);
     }
     *out = strdup(json_string_value(value));
-    return *out != NULL || hearth_api_fail_nomem(error);
+    return *out != NULL;
 }
 
 static bool read_role(const json_t *object, size_t index, enum hearth_role *role, struct hearth_api_error *error) {
@@ -220,11 +215,8 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
         return NULL;
     }
     struct hearth_message *message = hearth_message_create(role);
-    if (message == NULL) {
-        hearth_api_fail_nomem(error);
-        return NULL;
-    }
-    bool ok = read_content(api, object, index, message, error) && read_calls(object, index, message, error) &&
+    bool ok = message != NULL && read_content(api, object, index, message, error) &&
+              read_calls(object, index, message, error) &&
               read_text(object, "name", true, index, &message->name, error) &&
               read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
               read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
@@ -232,10 +224,7 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
     if (ok && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
         hearth_api_message_strip_lines(api, message);
     }
-    if (ok && !hearth_message_seal(message)) {
-        ok = hearth_api_fail_nomem(error);
-    }
-    if (!ok) {
+    if (!ok || !hearth_message_seal(message)) {
         hearth_message_unref(message);
         return NULL;
     }
@@ -287,7 +276,7 @@ bool hearth_history_read(const struct hearth_job *job, const json_t *body, struc
             return false; /* hearth_history_finish() frees what was read */
         }
         if (!hearth_history_add_sent(history, message)) {
-            return hearth_api_fail_nomem(error);
+            return false;
         }
     }
     return history->count > 0 ||

@@ -120,7 +120,7 @@ static bool append_ids(struct hearth_job *job, const json_t *part, bool special,
         return hearth_api_fail(&job->error, 400, "invalid_type", "content",
                                "content must be a string, or an array of strings and token ids");
     }
-    return hearth_tokens_push(out, token) || hearth_api_fail_nomem(&job->error);
+    return hearth_tokens_push(out, token);
 }
 
 /* Appends {"id", "piece"}: the piece is a string, or an array of bytes when it is not UTF-8 by itself. */
@@ -152,7 +152,7 @@ static bool respond_list(struct hearth_job *job, const struct hearth_tokens *tok
         ok = hearth_cancel_poll() == HEARTH_OK && (i == 0 || hearth_buf_text(out, ",")) &&
              (pieces ? append_piece(api, tokens->v[i], out) : hearth_buf_printf(out, "%" PRId32, tokens->v[i]));
     }
-    return (ok && hearth_buf_text(out, "]}")) || hearth_api_fail_nomem(&job->error);
+    return ok && hearth_buf_text(out, "]}");
 }
 
 static bool read_flag(const json_t *body, const char *name, bool otherwise, bool *out, struct hearth_api_error *error) {
@@ -204,7 +204,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
             break;
         }
         if (hearth_cancel_poll() != HEARTH_OK || !hearth_engine_append_text(job->api->engine, token, true, &text)) {
-            ok = hearth_api_fail_nomem(&job->error);
+            ok = false;
             break;
         }
         ok = hearth_limits_answer(job->body_bytes, ids_bytes + TEXT_COPIES * text.len, &job->error);
@@ -214,8 +214,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
     }
     if (ok) {
         json_t *content = hearth_json_text((const char *)text.data, text.len);
-        ok = hearth_api_json_write(json_pack("{s:o}", "content", content), &job->response) ||
-             hearth_api_fail_nomem(&job->error);
+        ok = hearth_api_json_write(json_pack("{s:o}", "content", content), &job->response);
     }
     hearth_buf_finish(&text);
     return ok;

@@ -84,7 +84,7 @@ static bool check_grammar(const struct hearth_job *job, const char *text, struct
         return true;
     }
     if (rc == HEARTH_ERR_NOMEM) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const char *param = job->parsed->chat.grammar != NULL  ? "grammar"
                         : job->parsed->chat.schema != NULL ? "response_format"
@@ -112,13 +112,13 @@ static bool single_token(const struct hearth_job *job, const char *text, hearth_
     return ok;
 }
 
-static bool add_once(struct hearth_tokens *tokens, hearth_token token, struct hearth_api_error *error) {
+static bool add_once(struct hearth_tokens *tokens, hearth_token token) {
     for (size_t i = 0; i < tokens->n; i++) {
         if (tokens->v[i] == token) {
             return true;
         }
     }
-    return hearth_tokens_push(tokens, token) || hearth_api_fail_nomem(error);
+    return hearth_tokens_push(tokens, token);
 }
 
 /* A regular expression that matches exactly this text. NULL: out of memory. */
@@ -142,7 +142,7 @@ static bool add_triggers(const struct hearth_job *job, struct hearth_api_constra
                          const struct hearth_chat_format_info *info, struct hearth_api_error *error) {
     constraint->patterns = calloc(info->trigger_count + 1, sizeof *constraint->patterns);
     if (constraint->patterns == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     for (size_t i = 0; i < info->trigger_count; i++) {
         const struct hearth_chat_trigger *trigger = &info->triggers[i];
@@ -151,14 +151,14 @@ static bool add_triggers(const struct hearth_job *job, struct hearth_api_constra
             return false;
         }
         if (token >= 0) {
-            if (!add_once(&constraint->triggers, token, error) || !add_once(&constraint->printed, token, error)) {
+            if (!add_once(&constraint->triggers, token) || !add_once(&constraint->printed, token)) {
                 return false;
             }
             continue;
         }
         char *pattern = trigger->token ? escaped(trigger->text) : strdup(trigger->text);
         if (pattern == NULL) {
-            return hearth_api_fail_nomem(error);
+            return false;
         }
         constraint->patterns[constraint->pattern_count++] = pattern;
     }
@@ -170,7 +170,7 @@ static bool add_printed(const struct hearth_job *job, struct hearth_api_constrai
     for (size_t i = 0; i < info->preserved_count; i++) {
         hearth_token token;
         if (!single_token(job, info->preserved[i], &token, error) ||
-            (token >= 0 && !add_once(&constraint->printed, token, error))) {
+            (token >= 0 && !add_once(&constraint->printed, token))) {
             return false;
         }
     }
@@ -190,7 +190,7 @@ static bool add_prefill(const struct hearth_job *job, struct hearth_api_constrai
         return false;
     }
     if (prefill->n > 0 && !hearth_engine_append_text(job->api->engine, prefill->v[0], true, &first)) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     if (first.len > 0 && isspace(first.data[0]) && !isspace((unsigned char)*text)) {
         memmove(prefill->v, prefill->v + 1, --prefill->n * sizeof *prefill->v);
@@ -229,8 +229,7 @@ static bool add_forced(const struct hearth_job *job, struct hearth_api_constrain
     if (message != NULL && *message != '\0' && !tokenize(job, message, &constraint->forced, error)) {
         return false;
     }
-    return hearth_tokens_append(&constraint->forced, constraint->ends[0].v, constraint->ends[0].n) ||
-           hearth_api_fail_nomem(error);
+    return hearth_tokens_append(&constraint->forced, constraint->ends[0].v, constraint->ends[0].n);
 }
 
 static bool add_thinking(const struct hearth_job *job, struct hearth_api_constraint *constraint,
@@ -243,7 +242,7 @@ static bool add_thinking(const struct hearth_job *job, struct hearth_api_constra
     constraint->end_tokens = calloc(count, sizeof *constraint->end_tokens);
     constraint->end_lens = calloc(count, sizeof *constraint->end_lens);
     if (constraint->ends == NULL || constraint->end_tokens == NULL || constraint->end_lens == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     for (size_t i = 0; i < count; i++) {
         struct hearth_tokens *end = &constraint->ends[constraint->end_count++];
@@ -273,11 +272,11 @@ static bool add_thinking(const struct hearth_job *job, struct hearth_api_constra
 }
 
 static bool add_stops(const struct hearth_job *job, struct hearth_api_constraint *constraint,
-                      const struct hearth_chat_format_info *info, struct hearth_api_error *error) {
+                      const struct hearth_chat_format_info *info) {
     const struct hearth_generation *generation = &job->parsed->generation;
     constraint->stops = calloc(generation->stop_count + info->stop_count + 1, sizeof *constraint->stops);
     if (constraint->stops == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     for (size_t i = 0; i < generation->stop_count; i++) {
         constraint->stops[constraint->stop_count++] = generation->stops[i];
@@ -296,12 +295,9 @@ bool hearth_api_constraint_of_chat(const struct hearth_job *job, struct hearth_a
     const struct hearth_chat_format_info *info = hearth_chat_format_info(job->resolved->format);
     struct hearth_api_constraint *constraint = calloc(1, sizeof *constraint);
     out->constraint = constraint;
-    if (constraint == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
-    return add_prefill(job, constraint, info->generation_prompt, error) && add_printed(job, constraint, info, error) &&
-           add_grammar(job, constraint, info, error) && add_thinking(job, constraint, info, error) &&
-           add_stops(job, constraint, info, error);
+    return constraint != NULL && add_prefill(job, constraint, info->generation_prompt, error) &&
+           add_printed(job, constraint, info, error) && add_grammar(job, constraint, info, error) &&
+           add_thinking(job, constraint, info, error) && add_stops(job, constraint, info);
 }
 
 bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_api_rendered *out,
@@ -315,7 +311,7 @@ bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_a
     struct hearth_api_constraint *constraint = calloc(1, sizeof *constraint);
     out->constraint = constraint;
     if (constraint == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const char *text = options->grammar;
     if (text == NULL) {
@@ -328,7 +324,7 @@ bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_a
         text = (const char *)constraint->grammar_text.data;
     }
     constraint->grammar.text = text;
-    return check_grammar(job, text, error) && add_stops(job, constraint, &none, error);
+    return check_grammar(job, text, error) && add_stops(job, constraint, &none);
 }
 
 void hearth_api_constraint_destroy(struct hearth_api_constraint *constraint) {

@@ -91,7 +91,7 @@ static bool make_prompt(struct hearth_job *job, const struct hearth_api_phases *
         finish_rendered(job->api, &made->rendered);
         finish_resolved(&made->resolved);
         made->resolved = (struct hearth_api_resolved){.left_out = cut.messages, .lock = lock};
-        *error = (struct hearth_api_error){0};
+        (void)hearth_api_fail_nomem(error);
     }
     if (cut.messages > 0) {
         hearth_log(HEARTH_LOG_INFO, "api: %zu messages are left out of a prompt that is longer than the context",
@@ -107,7 +107,7 @@ bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phase
     struct hearth_api_error *error = &job->error;
     struct hearth_api_made *made = job->made != NULL ? job->made : calloc(1, sizeof *made);
     if (made == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     if (job->made == NULL) {
         made->parsed.generation.salt = job->owner;
@@ -130,9 +130,8 @@ bool hearth_api_phases_run(struct hearth_job *job, const struct hearth_api_phase
         job->dialect = phases->dialect;
         return true;
     }
-    *error = (struct hearth_api_error){0};
-    json_t *answer = phases->answer(job, error);
-    return (answer == NULL && error->status != 0) ? false : hearth_job_respond(job, answer);
+    (void)hearth_api_fail_nomem(error);
+    return hearth_job_respond(job, phases->answer(job, error));
 }
 
 void hearth_api_phases_go_on(struct hearth_job *job, struct hearth_job *over) {
@@ -161,8 +160,8 @@ void hearth_api_phases_finish(struct hearth_job *job) {
     }
 }
 
-bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out, struct hearth_api_error *error) {
+bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out) {
     out->prompts = calloc(count, sizeof *out->prompts);
     out->prompt_count = out->prompts != NULL ? count : 0;
-    return out->prompts != NULL || hearth_api_fail_nomem(error);
+    return out->prompts != NULL;
 }

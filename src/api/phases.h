@@ -10,7 +10,8 @@
  * The first four run on a worker. Each reads what the phases before it have made and fills one struct of its own, which
  * nothing writes behind it: a job has const pointers to the three, and only phases.c can write them. None sees the body
  * after parse. Where a prompt is too long and may be shortened, the conversation is resolved and rendered anew from
- * what was parsed. A phase that fails has filled the error, and what it has made so far is freed with the job.
+ * what was parsed. A phase that fails has filled the error, or was refused memory, and what it has made so far is
+ * freed with the job.
  *
  * The store is read by lookup and resolve alone, and written after the reply. Transcripts have an archive of their own:
  * where a prompt leaves what they have in RAM they look there, in resolve (by messages) and in render (by text). */
@@ -131,14 +132,11 @@ hearth_api_parse_fn hearth_history_read;
 
 /* ---- resolve ---- */
 
-/* chat_request.c: the whole phase for chat completions; its beginning (the request as it was parsed), and its end, once
- * the messages are there: tools, and the format of the replies. */
+/* chat_request.c: the whole phase for chat completions; its beginning, with the options as they were parsed, and its
+ * end, once the messages are there: tools, and the format of the replies. */
 hearth_api_resolve_fn hearth_api_chat_resolve;
-hearth_api_resolve_fn hearth_api_chat_begin;
 hearth_api_resolve_fn hearth_api_chat_end;
-/* The beginning with other options. */
-bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out,
-                          struct hearth_api_error *error);
+bool hearth_api_chat_take(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out);
 void hearth_api_chat_options_finish(struct hearth_api_chat_options *options);
 /* tool_changes.c: what the conversation's prompts have described before; the prompt goes on with it. */
 hearth_api_resolve_fn hearth_api_tools_recall;
@@ -151,7 +149,7 @@ hearth_api_resolve_fn hearth_history_resolve;
 
 /* ---- render ---- */
 
-bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out, struct hearth_api_error *error);
+bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out); /* false: out of memory */
 /* chat_request.c: the whole of it for a chat. */
 hearth_api_render_fn hearth_api_chat_render;
 /* completions.c: the constraint, and the tokens of each prompt. */

@@ -96,5 +96,5 @@ void hearth_api_json_respond(struct hearth_http_exchange *exchange, int status, 
 }
 
 bool hearth_job_respond(struct hearth_job *job, json_t *value) {
-    return hearth_api_json_write(value, &job->response) || hearth_api_fail_nomem(&job->error);
+    return hearth_api_json_write(value, &job->response);
 }

@@ -53,6 +53,5 @@ bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hea
     if (json_string_length(value) == 0) {
         return hearth_api_fail(error, 400, "invalid_value", "cache_salt", "cache_salt must not be empty");
     }
-    return mix(salt, "hearth cache_salt", json_string_value(value), json_string_length(value)) ||
-           hearth_api_fail_nomem(error);
+    return mix(salt, "hearth cache_salt", json_string_value(value), json_string_length(value));
 }

@@ -13,10 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    if (out->stored == NULL && (out->stored = calloc(1, sizeof *out->stored)) == NULL) {
-        hearth_api_fail_nomem(error);
-    }
+struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out) {
+    out->stored = out->stored != NULL ? out->stored : calloc(1, sizeof *out->stored);
     return out->stored;
 }
 
@@ -163,8 +161,7 @@ bool hearth_api_stored_from_turn(const struct hearth_job *job, const char *id, c
                                  struct hearth_api_resolved *out, struct hearth_api_error *error) {
     struct hearth_digest digest = {0, 0};
     int index = 0;
-    if (!hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error) ||
-        hearth_api_stored_make(out, error) == NULL) {
+    if (!hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error) || hearth_api_stored_make(out) == NULL) {
         return false;
     }
     if (!hearth_api_id_parse(id, &digest, &index) || index >= 0) {
@@ -186,11 +183,11 @@ bool hearth_api_stored_check_name(const struct hearth_job *job, const char *name
 
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    if (!hearth_api_stored_check_name(job, name, param, error) || hearth_api_stored_make(out, error) == NULL) {
+    if (!hearth_api_stored_check_name(job, name, param, error) || hearth_api_stored_make(out) == NULL) {
         return false;
     }
     out->stored->session = strdup(name);
-    return out->stored->session != NULL || hearth_api_fail_nomem(error);
+    return out->stored->session != NULL;
 }
 
 bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
@@ -303,11 +300,12 @@ bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_a
                                    struct hearth_api_error *error) {
     struct hearth_api_stored *stored = out->stored;
     const struct hearth_line *line = &stored->line;
+    (void)error;
     if (stored->config.len > 0) {
         return true;
     }
     if (!hearth_api_json_write(config_json(job, out), &stored->config)) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     const struct hearth_digest own =
         hearth_turn_config_id(job->api->store, job->owner, stored->config.data, stored->config.len);
@@ -340,13 +338,13 @@ bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, b
         json_decref(input);
         return false;
     }
-    struct hearth_api_stored *stored = hearth_api_stored_make(out, error);
+    struct hearth_api_stored *stored = hearth_api_stored_make(out);
     if (stored != NULL && input == NULL) {
         input = new_items(out);
     }
     if (stored == NULL || input == NULL) {
         json_decref(input);
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     if (job->parsed->generation.n > 1) {
         json_decref(input);

@@ -26,8 +26,8 @@ struct hearth_api_stored {
     struct hearth_session_lock lock; /* of the session, if it is held */
 };
 
-/* out->stored, made when it is not there; NULL: out of memory (the error is filled). */
-struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out, struct hearth_api_error *error);
+/* out->stored, made when it is not there; NULL: out of memory. */
+struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out);
 void hearth_api_stored_destroy(struct hearth_api_stored **stored); /* also sets it to NULL */
 
 /* Worker, before the request's own messages: loads the turn with this id (any dialect's prefix) or a session's head

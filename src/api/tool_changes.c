@@ -164,6 +164,7 @@ static bool print_with(struct hearth_api_resolved *out, const struct hearth_tool
 bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
     const size_t count = out->history.count - (out->request.continues ? 1 : 0);
+    (void)error;
     size_t reply = 0;
     struct hearth_toolset *known = find_set(job, count, &reply, out);
     if (known != NULL) {
@@ -171,7 +172,7 @@ bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_res
         hearth_toolset_unref(known);
     }
     if (out->toolset != NULL) {
-        return print_with(out, out->toolset) || hearth_api_fail_nomem(error);
+        return print_with(out, out->toolset);
     }
     if (json_array_size(out->tools) > 0) { /* the first set of a conversation, for requests that continue this reply */
         json_t *late = json_array();

@@ -78,8 +78,7 @@ static bool add_function(const json_t *function, struct tool_place place, bool d
     }
     json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
     return append(deferred ? &options->deferred : &options->tools,
-                  json_pack("{s:s, s:o}", "type", "function", "function", copy)) ||
-           hearth_api_fail_nomem(error);
+                  json_pack("{s:s, s:o}", "type", "function", "function", copy));
 }
 
 static bool add_tool(const json_t *tool, struct tool_place place, struct hearth_api_chat_options *options,
@@ -150,7 +149,7 @@ static bool offer(const json_t *named, const char *param, struct hearth_api_chat
     }
     if (hearth_api_tool_find(options->offered, json_string_value(name)) == NULL &&
         json_array_append(options->offered, tool) < 0) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     return true;
 }

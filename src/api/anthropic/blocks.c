@@ -35,18 +35,12 @@ struct block_reader {
     json_t *call_ids;
 };
 
-static bool fail_nomem(struct block_reader *reader) {
-    return hearth_api_fail_nomem(reader->reading->error);
-}
-
 #define FAIL(...) hearth_anthropic_fail(reader->reading, __VA_ARGS__)
 
-static bool append(struct block_reader *reader, struct hearth_buf *text, const char *between, const json_t *string) {
+static bool append(struct hearth_buf *text, const char *between, const json_t *string) {
     const size_t len = json_string_length(string);
-    return len == 0 ||
-           ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
-            hearth_buf_append(text, json_string_value(string), len)) ||
-           fail_nomem(reader);
+    return len == 0 || ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
+                        hearth_buf_append(text, json_string_value(string), len));
 }
 
 /* ---- the message that is being put together ---- */
@@ -121,14 +115,14 @@ static bool close_message(struct block_reader *reader) {
         hearth_api_message_strip_lines(reader->job->api, message);
     }
     if (!ok || !hearth_message_seal(message)) {
-        return fail_nomem(reader);
+        return false;
     }
     if (message->role == HEARTH_ROLE_ASSISTANT) {
         reader->asked = message;
     }
     reader->open = NULL;
     drop(reader);
-    return hearth_history_add(reader->history, message) || fail_nomem(reader);
+    return hearth_history_add(reader->history, message);
 }
 
 /* Continues the open message where it has this role, or begins one. */
@@ -136,7 +130,7 @@ static bool open_message(struct block_reader *reader, enum hearth_role role, siz
     if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
         if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
             !hearth_buf_append(&reader->text, "\n", 1)) { /* blocks are one newline apart, messages two */
-            return fail_nomem(reader);
+            return false;
         }
         reader->open_index = index;
         return true;
@@ -146,7 +140,7 @@ static bool open_message(struct block_reader *reader, enum hearth_role role, siz
     }
     reader->open = hearth_message_create(role);
     reader->open_index = index;
-    return reader->open != NULL || fail_nomem(reader);
+    return reader->open != NULL;
 }
 
 /* ---- texts ---- */
@@ -166,8 +160,7 @@ static bool fail_type(struct block_reader *reader, const json_t *block, const ch
 static bool read_text_block(struct block_reader *reader, const json_t *block, struct hearth_buf *out,
                             const char *between) {
     const json_t *text = json_object_get(block, "text");
-    return json_is_string(text) ? append(reader, out, between, text)
-                                : FAIL("text.text: Input should be a valid string");
+    return json_is_string(text) ? append(out, between, text) : FAIL("text.text: Input should be a valid string");
 }
 
 /* Appends the note for a block within another block that is not text. */
@@ -176,8 +169,7 @@ static bool read_inner_media(struct block_reader *reader, const json_t *block, s
         !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
         return fail_type(reader, block, "'text'");
     }
-    return ((out->len == 0 || hearth_buf_text(out, "\n")) && hearth_content_note(block, out, &reader->unseen)) ||
-           fail_nomem(reader);
+    return (out->len == 0 || hearth_buf_text(out, "\n")) && hearth_content_note(block, out, &reader->unseen);
 }
 
 /* Reads a list of blocks within another block, most of them texts; `content` may also be a string. */
@@ -185,7 +177,7 @@ static bool read_texts(struct block_reader *reader, const json_t *content, struc
     size_t i;
     const json_t *block;
     if (json_is_string(content)) {
-        return append(reader, out, "\n", content);
+        return append(out, "\n", content);
     }
     json_array_foreach(content, i, block) {
         if (hearth_api_type_is(block, "text") ? !read_text_block(reader, block, out, "\n")
@@ -201,12 +193,12 @@ static bool read_document(struct block_reader *reader, const json_t *block, stru
     const json_t *source = hearth_api_json_get(block, "source");
     const char *type = json_string_value(json_object_get(source, "type"));
     const json_t *data = json_object_get(source, "data");
-    if (!append(reader, out, "\n", hearth_api_json_get(block, "title")) ||
-        !append(reader, out, "\n", hearth_api_json_get(block, "context"))) {
+    if (!append(out, "\n", hearth_api_json_get(block, "title")) ||
+        !append(out, "\n", hearth_api_json_get(block, "context"))) {
         return false;
     }
     if (strcmp(type, "text") == 0) {
-        return json_is_string(data) ? append(reader, out, "\n", data)
+        return json_is_string(data) ? append(out, "\n", data)
                                     : FAIL("document.source.text.data: Input should be a valid string");
     }
     return read_texts(reader, hearth_api_json_get(source, "content"), out);
@@ -214,8 +206,8 @@ static bool read_document(struct block_reader *reader, const json_t *block, stru
 
 /* {"source", "title", "content": [text]} */
 static bool read_search_result(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
-    return append(reader, out, "\n", hearth_api_json_get(block, "title")) &&
-           append(reader, out, "\n", hearth_api_json_get(block, "source")) &&
+    return append(out, "\n", hearth_api_json_get(block, "title")) &&
+           append(out, "\n", hearth_api_json_get(block, "source")) &&
            read_texts(reader, hearth_api_json_get(block, "content"), out);
 }
 
@@ -249,14 +241,13 @@ static bool note_asked(struct block_reader *reader) {
     json_decref(reader->call_ids);
     reader->call_ids = NULL;
     reader->noted = reader->asked;
-    return hearth_api_call_ids_add(&reader->call_ids, reader->asked) || fail_nomem(reader);
+    return hearth_api_call_ids_add(&reader->call_ids, reader->asked);
 }
 
 static bool add_note(struct block_reader *reader, const json_t *block) {
-    return ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
-            hearth_content_note(block, &reader->text, &reader->unseen) &&
-            append(reader, &reader->text, "\n", hearth_api_json_get(block, "context"))) ||
-           fail_nomem(reader);
+    return (reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
+           hearth_content_note(block, &reader->text, &reader->unseen) &&
+           append(&reader->text, "\n", hearth_api_json_get(block, "context"));
 }
 
 /* Adds a part of a tool's result that is not text, as a note, even if its type is unknown: refusing it would end the
@@ -268,8 +259,7 @@ static bool add_brought(struct block_reader *reader, const json_t *block) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
     }
     if (strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
-        return hearth_api_tools_load(&reader->reading->out->chat, json_string_value(name), &reader->text) ||
-               fail_nomem(reader);
+        return hearth_api_tools_load(&reader->reading->out->chat, json_string_value(name), &reader->text);
     }
     return add_note(reader, block);
 }
@@ -281,7 +271,7 @@ static bool read_result_content(struct block_reader *reader, const json_t *conte
     const json_t *block;
     bool found;
     if (content == NULL || json_is_string(content)) {
-        return append(reader, &reader->text, "\n", content);
+        return append(&reader->text, "\n", content);
     }
     if (!json_is_array(content)) {
         return FAIL("tool_result.content: Input should be a string or a list of blocks");
@@ -308,10 +298,7 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
     /* The call that the result answers may be in the session and not in the request. */
     const bool elsewhere = reader->asked == NULL && reader->reading->session;
     reader->open->tool_call_id = hearth_anthropic_id_read(id);
-    if (reader->open->tool_call_id == NULL) {
-        return fail_nomem(reader);
-    }
-    if (!note_asked(reader)) {
+    if (reader->open->tool_call_id == NULL || !note_asked(reader)) {
         return false;
     }
     if (!elsewhere && json_object_get(reader->call_ids, reader->open->tool_call_id) == NULL) {
@@ -373,7 +360,7 @@ static bool read_thinking(struct block_reader *reader, const json_t *block) {
     const size_t len = json_string_length(thinking);
     switch (signature != NULL ? hearth_signature_check(reader->job->api, text, len, signature)
                               : HEARTH_SIGNATURE_FOREIGN) {
-    case HEARTH_SIGNATURE_VALID: return append(reader, &reader->reasoning, "\n", thinking);
+    case HEARTH_SIGNATURE_VALID: return append(&reader->reasoning, "\n", thinking);
     case HEARTH_SIGNATURE_WRONG: return FAIL("Invalid `signature` in `thinking` block");
     case HEARTH_SIGNATURE_FOREIGN: break;
     }
@@ -393,8 +380,7 @@ static bool read_tool_use(struct block_reader *reader, const json_t *block) {
     if (reader->calls == NULL) {
         reader->calls = json_array();
     }
-    return (json_array_append(reader->calls, (json_t *)block) == 0 || fail_nomem(reader)) &&
-           read_cache_control(reader, block, SIZE_MAX);
+    return json_array_append(reader->calls, (json_t *)block) == 0 && read_cache_control(reader, block, SIZE_MAX);
 }
 
 static bool read_assistant_block(struct block_reader *reader, const json_t *block) {
@@ -412,7 +398,7 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
         return read_tool_use(reader, block);
     }
     if (strcmp(type, "compaction") == 0) {
-        return append(reader, &reader->text, "\n", hearth_api_json_get(block, "content"));
+        return append(&reader->text, "\n", hearth_api_json_get(block, "content"));
     }
     if (hearth_content_is_known(type) && !reader->job->api->params.strict_content) {
         return add_note(reader, block);
@@ -497,10 +483,9 @@ static bool read_message(struct block_reader *reader, const json_t *message, siz
     }
     bool ok = true;
     if (!hearth_anthropic_is_empty(content)) {
-        ok = json_is_array(content)
-                 ? read_blocks(reader, content, role, index)
-                 : open_message(reader, role, index) &&
-                       append(reader, &reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
+        ok = json_is_array(content) ? read_blocks(reader, content, role, index)
+                                    : open_message(reader, role, index) &&
+                                          append(&reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
     } else if (role == HEARTH_ROLE_ASSISTANT && !last) {
         ok = open_message(reader, role, index);
         reader->kept_empty = true;
@@ -525,7 +510,7 @@ static bool append_system(struct block_reader *reader, const json_t *text) {
                           hearth_buf_append(&reader->text, lines.data, len));
     }
     hearth_buf_finish(&lines);
-    return ok || fail_nomem(reader);
+    return ok;
 }
 
 static bool read_system(struct block_reader *reader, const json_t *system) {

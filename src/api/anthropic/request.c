@@ -36,10 +36,6 @@ static bool count_breakpoints_from_end(struct hearth_anthropic_reading *reading,
 
 /* ---- the other fields ---- */
 
-static bool set(struct hearth_anthropic_reading *reading, json_t *object, const char *name, json_t *value) {
-    return json_object_set_new(object, name, value) == 0 || hearth_api_fail_nomem(reading->error);
-}
-
 static bool is_effort(const char *word) {
     static const char *const words[] = {"low", "medium", "high", "xhigh", "max"};
     for (size_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
@@ -64,8 +60,8 @@ static bool translate_output(struct hearth_anthropic_reading *reading, const jso
         return hearth_anthropic_fail_at(reading, "output_config.effort",
                                         "Input should be 'low', 'medium', 'high', 'xhigh' or 'max'");
     }
-    if (effort != NULL && !set(reading, neutral, "reasoning_effort", json_incref((json_t *)effort))) {
-        return false;
+    if (effort != NULL) {
+        json_object_set(neutral, "reasoning_effort", (json_t *)effort);
     }
     format = format != NULL ? format : hearth_api_json_get(body, "output_format");
     if (format == NULL) {
@@ -79,8 +75,9 @@ static bool translate_output(struct hearth_anthropic_reading *reading, const jso
         snprintf(reading->place, sizeof reading->place, "%s.schema", place);
         return hearth_anthropic_fail(reading, "%s", reason.text);
     }
-    return set(reading, neutral, "response_format",
-               json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+    json_object_set_new(neutral, "response_format",
+                        json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+    return true;
 }
 
 static bool translate_thinking(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
@@ -102,7 +99,8 @@ static bool translate_thinking(struct hearth_anthropic_reading *reading, const j
     if (strcmp(type, "between_tools") == 0) {
         type = "adaptive";
     }
-    return set(reading, neutral, "thinking", json_pack("{s:s, s:O*}", "type", type, "budget_tokens", given));
+    json_object_set_new(neutral, "thinking", json_pack("{s:s, s:O*}", "type", type, "budget_tokens", given));
+    return true;
 }
 
 static bool translate_stops(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
@@ -122,7 +120,7 @@ static bool translate_stops(struct hearth_anthropic_reading *reading, const json
             return hearth_anthropic_fail(reading, "Input should be a string that is not empty");
         }
     }
-    return set(reading, neutral, "stop", json_incref((json_t *)stops));
+    return json_object_set_new(neutral, "stop", json_incref((json_t *)stops)) == 0;
 }
 
 static bool check_max_tokens(struct hearth_anthropic_reading *reading, const json_t *body) {
@@ -153,10 +151,10 @@ static json_t *translate(struct hearth_anthropic_reading *reading, const json_t 
                                        "cache_salt",
                                        "chat_template_kwargs"};
     json_t *neutral = json_object();
-    bool ok = neutral != NULL || hearth_api_fail_nomem(reading->error);
+    bool ok = neutral != NULL;
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
         json_t *value = json_object_get(body, same[i]);
-        ok = value == NULL || set(reading, neutral, same[i], json_incref(value));
+        ok = value == NULL || json_object_set(neutral, same[i], value) == 0;
     }
     ok = ok && translate_stops(reading, body, neutral) && translate_thinking(reading, body, neutral) &&
          translate_output(reading, body, neutral);
@@ -203,7 +201,7 @@ static bool load_thread(const struct hearth_job *job, const json_t *body, const 
     if (!hearth_api_id_parse(id, &digest, &index) || index >= 0) {
         return hearth_api_fail(error, 404, "thread_not_found", param, "%s: there is no thread at '%.100s'", param, id);
     }
-    if (hearth_api_stored_make(out, error) == NULL) {
+    if (hearth_api_stored_make(out) == NULL) {
         return false;
     }
     if (!hearth_api_stored_load_line(job, digest, id, param, out, error)) {
@@ -213,7 +211,7 @@ static bool load_thread(const struct hearth_job *job, const json_t *body, const 
         return false;
     }
     json_t *config = hearth_api_stored_config_json(&out->stored->line.turns[out->stored->line.count - 1]);
-    const bool ok = hearth_api_stored_add_system(&out->history, config) || hearth_api_fail_nomem(error);
+    const bool ok = hearth_api_stored_add_system(&out->history, config);
     json_decref(config);
     return ok && hearth_api_stored_add_line(job, NULL, param, out, error);
 }
@@ -262,7 +260,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
 
 /* The reply continues a last message of the assistant. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
-    if (!hearth_api_chat_begin(job, out, error) || !hearth_api_stored_attach_session(job, out, error) ||
+    if (!hearth_api_chat_take(&job->parsed->chat, out) || !hearth_api_stored_attach_session(job, out, error) ||
         (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
         return false;
     }
@@ -283,10 +281,7 @@ bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *bod
     }
     job->dialect = &hearth_anthropic_dialect;
     job->dialect_state = hearth_anthropic_state_create(body);
-    if (job->dialect_state == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    if (hearth_api_phases_run(job, &phases, body)) {
+    if (job->dialect_state != NULL && hearth_api_phases_run(job, &phases, body)) {
         return true;
     }
     if (job->error.ctx_tokens > 0) {

@@ -89,10 +89,9 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
         if (!check_tool(reading, tool)) {
             return false;
         }
-        json_t *translated = translate_tool(tool);
         places[count++] = i;
-        if (translated == NULL || json_array_append_new(list, translated) < 0) {
-            return hearth_api_fail_nomem(reading->error);
+        if (json_array_append_new(list, translate_tool(tool)) < 0) {
+            return false;
         }
     }
     return true;
@@ -118,7 +117,7 @@ static bool add_definition(struct hearth_anthropic_reading *reading, const json_
     }
     translated = translate_tool(definition);
     if (translated == NULL) {
-        return hearth_api_fail_nomem(reading->error);
+        return false;
     }
     json_object_set_new(translated, "defer_loading", json_true());
     json_array_foreach(list, i, other) {
@@ -127,10 +126,10 @@ static bool add_definition(struct hearth_anthropic_reading *reading, const json_
                 json_decref(translated);
                 return true; /* the head describes a tool of this name */
             }
-            return json_array_set_new(list, i, translated) == 0 || hearth_api_fail_nomem(reading->error);
+            return json_array_set_new(list, i, translated) == 0;
         }
     }
-    return json_array_append_new(list, translated) == 0 || hearth_api_fail_nomem(reading->error);
+    return json_array_append_new(list, translated) == 0;
 }
 
 static bool add_definitions(struct hearth_anthropic_reading *reading, const json_t *messages, json_t *list) {
@@ -181,12 +180,8 @@ static bool translate_choice(struct hearth_anthropic_reading *reading, const jso
         return strcmp(type, "any") != 0 ||
                hearth_anthropic_fail_at(reading, "tool_choice", "may only be specified while providing tools");
     }
-    if (json_object_set_new(out, "tool_choice", value) < 0 ||
-        (json_is_boolean(single) && json_is_true(single) &&
-         json_object_set_new(out, "parallel_tool_calls", json_false()) < 0)) {
-        return hearth_api_fail_nomem(reading->error);
-    }
-    return true;
+    return json_object_set_new(out, "tool_choice", value) == 0 &&
+           (!json_is_true(single) || json_object_set_new(out, "parallel_tool_calls", json_false()) == 0);
 }
 
 /* Renames "tools[2].function.parameters: …" and the like in an error to the client's words. */
@@ -209,15 +204,11 @@ static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *b
     const json_t *tools = hearth_api_json_get(body, "tools");
     json_t *list = json_array();
     if (json_object_set_new(neutral, "tools", list) < 0) {
-        return hearth_api_fail_nomem(reading->error);
-    }
-    if (reading->thread == NULL) {
-        return translate_tools(reading, tools, list, places) &&
-               add_definitions(reading, hearth_api_json_get(body, "messages"), list);
+        return false;
     }
     reading->out->chat.defers = true;
-    return (hearth_api_stored_add_tools(&reading->out->chat, reading->thread, list) ||
-            hearth_api_fail_nomem(reading->error)) &&
+    return (reading->thread == NULL ? translate_tools(reading, tools, list, places)
+                                    : hearth_api_stored_add_tools(&reading->out->chat, reading->thread, list)) &&
            add_definitions(reading, hearth_api_json_get(body, "messages"), list);
 }
 
@@ -226,7 +217,7 @@ bool hearth_anthropic_read_tools(struct hearth_anthropic_reading *reading, const
     const json_t *choice = hearth_api_json_get(body, "tool_choice");
     size_t *places = calloc(json_array_size(tools) + 1, sizeof *places);
     if (places == NULL) {
-        return hearth_api_fail_nomem(reading->error);
+        return false;
     }
     bool ok =
         tools == NULL || json_is_array(tools) || hearth_anthropic_fail_at(reading, "tools", "Input should be a list");
@@ -259,5 +250,5 @@ bool hearth_anthropic_read_tool_change(struct hearth_anthropic_reading *reading,
         return FAIL("%s.tool: Input should be a tool_reference with a name%s",
                     removal ? "tool_removal" : "tool_addition", removal ? "" : ", or a tool_definition");
     }
-    return ok || hearth_api_fail_nomem(reading->error);
+    return ok;
 }

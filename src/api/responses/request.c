@@ -437,7 +437,7 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
         return false;
     }
     if (out->stored != NULL || asked->stores) {
-        struct hearth_api_stored *stored = hearth_api_stored_make(out, error);
+        struct hearth_api_stored *stored = hearth_api_stored_make(out);
         if (stored == NULL) {
             return false;
         }
@@ -458,7 +458,7 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
         return false;
     }
     history->ends_empty = own->ends_empty;
-    return hearth_api_chat_begin(job, out, error) && hearth_api_chat_end(job, out, error) &&
+    return hearth_api_chat_take(&job->parsed->chat, out) && hearth_api_chat_end(job, out, error) &&
            hearth_history_resolve(job, out, error) && hearth_truncate_resolve(job, out, error);
 }
 

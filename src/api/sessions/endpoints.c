@@ -269,7 +269,7 @@ static bool take_config(const struct hearth_job *job, const json_t *config, stru
               hearth_api_reasoning_read(job->api, sent, &told, error);
     told.request.no_generation_prompt = true;
     told.request.thinking = told.request.thinking && !json_is_false(json_object_get(config, "thinking"));
-    ok = ok && hearth_api_chat_take(&told, out, error);
+    ok = ok && hearth_api_chat_take(&told, out);
     hearth_api_chat_options_finish(&told);
     json_decref(sent);
     return ok;
@@ -309,7 +309,7 @@ static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_res
 static bool prefetch_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                             struct hearth_api_error *error) {
     const struct hearth_line *line = &job->resolved->stored->line;
-    if (!hearth_api_prompts_alloc(1, out, error) || line->count == 0) {
+    if (!hearth_api_prompts_alloc(1, out) || line->count == 0) {
         return out->prompts != NULL;
     }
     if (!has_tokens(job, line)) {
