@@ -272,21 +272,13 @@ void hearth_access_note_ahead(struct hearth_job *job) {
     hearth_buf_finish(&text);
 }
 
-static uint64_t disk_budget(const struct hearth_api *api) {
+/* What a tier says of itself; all 0 where it is off. */
+static struct hearth_backing_stats stats_of(struct hearth_backing *tier) {
     struct hearth_backing_stats stats = {0};
-    if (api->params.disk != NULL) {
-        api->params.disk->ops->stats(api->params.disk, &stats);
+    if (tier != NULL) {
+        tier->ops->stats(tier, &stats);
     }
-    return stats.budget_bytes;
-}
-
-/* Whether the store that boxes share cannot be asked now. */
-static bool store_is_away(const struct hearth_api *api) {
-    struct hearth_backing_stats stats = {0};
-    if (api->params.remote != NULL) {
-        api->params.remote->ops->stats(api->params.remote, &stats);
-    }
-    return stats.failing;
+    return stats;
 }
 
 /* Tokens and times of a request that came to the service. */
@@ -302,8 +294,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
     report->idle_tokens = hearth_idle_computed(job, receipt);
-    report->known_tokens = hearth_conversation_known(job->rendered->conversation);
-    report->sampled_tokens = hearth_conversation_sampled(job->rendered->conversation);
+    hearth_conversation_count(job->rendered->conversation, &report->known_tokens, &report->sampled_tokens);
     report->replies = hearth_history_replies(&job->resolved->request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->thinking_tokens = (uint32_t)tally->reasoning_tokens;
@@ -335,8 +326,8 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
     report->reason = receipt->reason;
     report->missing = receipt->missing;
-    report->disk_bytes = disk_budget(api);
-    report->store_away = store_is_away(api);
+    report->disk_bytes = stats_of(api->params.disk).budget_bytes;
+    report->store_away = stats_of(api->params.remote).failing; /* the store that boxes share cannot be asked now */
     const struct hearth_caps *caps = &api->engine->caps;
     report->snapshot_interval =
         hearth_caps_needs_snapshot(caps) && caps->window_tokens == 0 ? api->params.snapshot_interval : 0;

@@ -140,24 +140,18 @@ void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchan
     struct hearth_api_error error;
     struct hearth_buf text = {0};
     struct hearth_feed_stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL || api->events.count >= STREAMS_MAX || atomic_load(&api->stopping)) {
-        hearth_api_fail(&error, 503, "busy", NULL, "there are %d streams of events already, or the server ends",
-                        STREAMS_MAX);
-        hearth_api_respond_error(exchange, &error);
-        free(stream);
-        return;
-    }
-    stream->caller = *caller;
-    if (!print_state(api, &stream->caller, true, 0, &text)) {
-        hearth_api_fail_nomem(&error);
+    const bool room = stream != NULL && api->events.count < STREAMS_MAX && !atomic_load(&api->stopping);
+    if (!room || !print_state(api, caller, true, 0, &text)) {
+        (void)(room ? hearth_api_fail_nomem(&error)
+                    : hearth_api_fail(&error, 503, "busy", NULL,
+                                      "there are %d streams of events already, or the server ends", STREAMS_MAX));
         hearth_api_respond_error(exchange, &error);
         hearth_buf_finish(&text);
         free(stream);
         return;
     }
-    stream->api = api;
-    stream->exchange = exchange;
-    stream->sent_us = hearth_clock_us();
+    *stream =
+        (struct hearth_feed_stream){.api = api, .exchange = exchange, .caller = *caller, .sent_us = hearth_clock_us()};
     hearth_http_set_header(exchange, "Cache-Control", "no-store");
     hearth_http_begin(exchange, 200, "text/event-stream");
     hearth_http_write(exchange, text.data, text.len);

@@ -269,12 +269,6 @@ static int make_tokens(const struct hearth_job *job, struct hearth_transcript_pr
     return err;
 }
 
-static void release(struct hearth_api *api, struct hearth_transcript_place *place) {
-    if (place != NULL) {
-        hearth_transcript_release(api->transcripts, place);
-    }
-}
-
 /* Moves the last mark, which stands where the generation prompt begins. The template may print tokens in front of it
  * only as long as no reply follows. The mark moves before these, to where the next turn's prompt leaves this one, and
  * one token further back, because the last token may depend on the text behind it. */
@@ -316,7 +310,7 @@ static bool take_result(const struct hearth_job *job, const struct hearth_transc
     struct hearth_api_prompt *prompt = &out->prompts[0];
     struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
     if (conversation == NULL) {
-        release(job->api, result->place);
+        hearth_transcript_release(job->api->transcripts, result->place);
         hearth_tokens_finish(&result->tokens);
         return false;
     }
@@ -430,7 +424,7 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
 
 void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation) {
     if (conversation != NULL) {
-        release(api, conversation->place);
+        hearth_transcript_release(api->transcripts, conversation->place);
         hearth_message_unref(conversation->begun);
         free(conversation);
     }
@@ -466,12 +460,9 @@ void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_re
     }
 }
 
-uint32_t hearth_conversation_known(const struct hearth_conversation *conversation) {
-    return conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
-}
-
-uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation) {
-    return conversation != NULL ? (uint32_t)conversation->sampled_tokens : 0;
+void hearth_conversation_count(const struct hearth_conversation *conversation, uint32_t *known, uint32_t *sampled) {
+    *known = conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
+    *sampled = conversation != NULL ? (uint32_t)conversation->sampled_tokens : 0;
 }
 
 const struct hearth_report_divergence *hearth_conversation_report(const struct hearth_conversation *conversation) {

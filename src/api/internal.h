@@ -522,8 +522,7 @@ void hearth_history_shutdown(struct hearth_api *api);
 
 /* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there; and
  * how many of these were sampled. `conversation` may be NULL. */
-uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
-uint32_t hearth_conversation_sampled(const struct hearth_conversation *conversation);
+void hearth_conversation_count(const struct hearth_conversation *conversation, uint32_t *known, uint32_t *sampled);
 /* Corrects a receipt's reason: the cache says `diverged` for every prompt that leaves a stored one. If nothing worth
  * having is left behind, a new conversation becomes `cold` and a continued one `extended`. */
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt);

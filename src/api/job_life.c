@@ -37,14 +37,6 @@ static void job_prepared(struct hearth_http_work *work);
 static void complete(struct hearth_job *job, const struct hearth_api_error *failure);
 static void job_events(struct hearth_http_work *work);
 
-static void destroy_events(struct hearth_event *event) {
-    while (event != NULL) {
-        struct hearth_event *next = event->next;
-        hearth_event_destroy(event);
-        event = next;
-    }
-}
-
 static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
     hearth_recording_add(job);
@@ -444,8 +436,7 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
         if (job->open && !job->completing) {
             hearth_api_reply_event(job, choice, event);
         }
-        event->next = NULL;
-        destroy_events(event);
+        hearth_event_destroy(event);
         event = next;
     }
 }

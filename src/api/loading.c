@@ -35,21 +35,23 @@ json_t *hearth_api_tool_find(const json_t *tools, const char *name) {
     return NULL;
 }
 
+static bool ends_with_group(const struct hearth_buf *text) {
+    const size_t end = sizeof GROUP_END - 1;
+    return text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0;
+}
+
 /* Continues the group of definitions that a text ends with, or begins one. */
 static bool open_group(struct hearth_buf *text) {
-    const size_t end = sizeof GROUP_END - 1;
-    if (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) {
-        text->len -= end;
+    if (ends_with_group(text)) {
+        text->len -= sizeof GROUP_END - 1;
         return hearth_buf_text(text, "\n");
     }
     return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, GROUP_BEGIN);
 }
 
 bool hearth_api_tools_announce(struct hearth_buf *text) {
-    const size_t end = sizeof GROUP_END - 1;
-    return (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) ||
-           ((text->len == 0 || hearth_buf_text(text, "\n\n")) &&
-            hearth_buf_text(text, "These tools can be called from now on:"));
+    return ends_with_group(text) || ((text->len == 0 || hearth_buf_text(text, "\n\n")) &&
+                                     hearth_buf_text(text, "These tools can be called from now on:"));
 }
 
 bool hearth_api_tool_describe(const json_t *tool, struct hearth_buf *text) {

@@ -214,11 +214,11 @@ bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const 
     return true;
 }
 
-bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, bool must, const char *param,
+bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error) {
     struct hearth_digest head;
     if (!hearth_api_stored_name_session(job, name, param, out, error) ||
-        !hearth_api_stored_find_head(job, must, param, &head, out, error)) {
+        !hearth_api_stored_find_head(job, true, param, &head, out, error)) {
         return false;
     }
     return hearth_digest_is_zero(head) || (hearth_api_stored_load_line(job, head, name, param, out, error) &&
@@ -279,7 +279,7 @@ bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const 
 static json_t *config_json(const struct hearth_job *job, const struct hearth_api_resolved *out) {
     const struct hearth_chat_request *request = &out->request;
     static const struct hearth_api_chat_options none;
-    const struct hearth_api_chat_options *late = out->stored->must ? &job->parsed->chat : &none;
+    const struct hearth_api_chat_options *late = out->stored->input != NULL ? &job->parsed->chat : &none;
     const char *template_text = hearth_chat_template(job->api->chat);
     const size_t system = system_count(out);
     json_t *messages = json_array();
@@ -331,8 +331,8 @@ static json_t *new_items(const struct hearth_api_resolved *out) {
     return all;
 }
 
-bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
-                                  struct hearth_api_resolved *out, struct hearth_api_error *error) {
+bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, struct hearth_api_resolved *out,
+                                  struct hearth_api_error *error) {
     if (!hearth_key_limits_store(job, out->stored != NULL && out->stored->session_new,
                                  error)) { /* refused before it costs anything */
         json_decref(input);
@@ -352,7 +352,6 @@ bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, b
     }
     stored->input = input;
     stored->writes = job->parsed->generation.max_tokens != 0; /* nothing will be said */
-    stored->must = must;
     return true;
 }
 
@@ -467,7 +466,7 @@ void hearth_api_stored_write(struct hearth_job *job) {
         hearth_log(HEARTH_LOG_WARN, "sessions: %s could not be stored: %s", job->id,
                    msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
     }
-    if (err != HEARTH_OK && job->resolved->stored->must && !job->failed) {
+    if (err != HEARTH_OK && !job->failed) {
         job->failed = true;
         hearth_api_fail(&job->error, hearth_err_http(err),
                         err == HEARTH_ERR_QUOTA ? "storage_limit_exceeded" : "not_stored", NULL,

@@ -21,7 +21,6 @@ struct hearth_api_stored {
     bool session_new;         /* it is made by this request */
     json_t *input;            /* array: the items that the request has added */
     bool writes;              /* the turn is stored */
-    bool must;                /* the request fails when it cannot be; otherwise that is logged */
     struct hearth_buf config; /* of the turn */
     struct hearth_session_lock lock; /* of the session, if it is held */
 };
@@ -31,11 +30,10 @@ struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out
 void hearth_api_stored_destroy(struct hearth_api_stored **stored); /* also sets it to NULL */
 
 /* Worker, before the request's own messages: loads the turn with this id (any dialect's prefix) or a session's head
- * and appends its messages to the history. Errors: 404 naming `param`. A session that is not there is an empty one
- * unless it `must` be. */
+ * and appends its messages to the history. Errors: 404 naming `param`. */
 bool hearth_api_stored_from_turn(const struct hearth_job *job, const char *id, const char *param,
                                  struct hearth_api_resolved *out, struct hearth_api_error *error);
-bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, bool must, const char *param,
+bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error);
 
 /* Chat completions and Anthropic messages: the session that was parsed. The messages that the client has sent become
@@ -47,8 +45,9 @@ hearth_api_resolve_fn hearth_api_stored_attach_session;
 bool hearth_api_stored_check_name(const struct hearth_job *job, const char *name, const char *param,
                                   struct hearth_api_error *error);
 
-/* The parts of these: the session's name; its head (zero: none yet); the line of a turn, in stored->line;
- * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
+/* The parts of these: the session's name; its head (zero: none yet; where it is not there, either, unless it `must`
+ * be); the line of a turn, in stored->line; and its messages, where ends[i] (optional) becomes how many of them there
+ * are up to and with turn i. */
 bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
                                     struct hearth_api_resolved *out, struct hearth_api_error *error);
 /* True, with the error 503: the database is away, and what was not found may be in it. */
@@ -71,8 +70,8 @@ uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char 
 
 /* Plans to store the turn. `input`: its new items, which are taken; NULL: they are made from the messages behind the
  * line's. */
-bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
-                                  struct hearth_api_resolved *out, struct hearth_api_error *error);
+bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, struct hearth_api_resolved *out,
+                                  struct hearth_api_error *error);
 /* Stores the job's turn as it is now (queued or in progress), for a response that is polled. */
 bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response);
 

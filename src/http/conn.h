@@ -219,8 +219,9 @@ uint32_t hearth_http_address_most(const struct hearth_http_server *server, const
 bool hearth_http_address_is_overfull(const struct hearth_http_conn *conn);
 
 /* evict.c */
-/* Closes the connection that is first in line, to make room for others. False: there is none. */
-bool hearth_http_evict(struct hearth_http_server *server);
+/* Closes the connection (of one address; NULL: of all) that is first in line, to make room for others. False: there is
+ * none. */
+bool hearth_http_evict(struct hearth_http_server *server, const struct hearth_http_address *of);
 /* Evicts another connection if this one is one too many. NULL: there is room; else the message for its client. */
 const char *hearth_http_make_room(struct hearth_http_conn *conn);
 

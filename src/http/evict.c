@@ -63,8 +63,7 @@ static struct hearth_http_conn *find_slowest(struct hearth_http_server *server, 
     return slowest;
 }
 
-/* Closes a connection (of one address, or of all) in favour of another one. False: there is none to close. */
-static bool evict(struct hearth_http_server *server, const struct hearth_http_address *of) {
+bool hearth_http_evict(struct hearth_http_server *server, const struct hearth_http_address *of) {
     const int64_t now_us = hearth_clock_us();
     const char *cause = "others need its place, and it has long been without a request";
     struct hearth_http_conn *conn = find_quiet(server, of, now_us);
@@ -81,16 +80,13 @@ static bool evict(struct hearth_http_server *server, const struct hearth_http_ad
     return true;
 }
 
-bool hearth_http_evict(struct hearth_http_server *server) {
-    return evict(server, NULL);
-}
-
 const char *hearth_http_make_room(struct hearth_http_conn *conn) {
     struct hearth_http_server *server = conn->server;
-    if (conn->address->connections > hearth_http_address_most(server, conn->address) && !evict(server, conn->address)) {
+    if (conn->address->connections > hearth_http_address_most(server, conn->address) &&
+        !hearth_http_evict(server, conn->address)) {
         return "as many connections of this address are open as may be";
     }
-    if (server->stats.connections > server->params.connections && !evict(server, NULL)) {
+    if (server->stats.connections > server->params.connections && !hearth_http_evict(server, NULL)) {
         return "as many connections are open as may be";
     }
     return NULL;

@@ -85,7 +85,7 @@ static void on_accept_error(struct evconnlistener *listener, void *user) {
     struct hearth_http_server *server = user;
     (void)listener;
     hearth_log(HEARTH_LOG_WARN, "http: cannot accept a connection: %s", strerror(errno));
-    (void)hearth_http_evict(server);
+    (void)hearth_http_evict(server, NULL);
     pause_accepting(server);
 }
 
@@ -95,7 +95,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     if (server->listener == NULL) {
         return;
     }
-    if (is_overfull(server) && !hearth_http_evict(server)) {
+    if (is_overfull(server) && !hearth_http_evict(server, NULL)) {
         pause_accepting(server);
     } else {
         evconnlistener_enable(server->listener);

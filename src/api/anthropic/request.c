@@ -261,7 +261,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
 /* The reply continues a last message of the assistant. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_api_chat_take(&job->parsed->chat, out) || !hearth_api_stored_attach_session(job, out, error) ||
-        (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, true, out, error))) {
+        (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, out, error))) {
         return false;
     }
     const struct hearth_message *last = out->history.messages[out->history.count - 1];

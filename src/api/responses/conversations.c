@@ -172,7 +172,7 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
         return false;
     }
     bool ok = hearth_conversation_lock(job, session.name, &lock, &job->error) &&
-              hearth_api_stored_from_session(job, session.name, true, "conversation_id", &past, &job->error);
+              hearth_api_stored_from_session(job, session.name, "conversation_id", &past, &job->error);
     json_t *items = ok ? read_items(job, body, &past.history) : NULL;
     if (ok && past.stored->line.count > 0) { /* by now it may be another one */
         session.head = past.stored->line.turns[past.stored->line.count - 1].id;

@@ -420,7 +420,7 @@ static bool resolve_past(const struct hearth_job *job, struct hearth_api_resolve
     if (asked->locks && out->lock == NULL && !hearth_conversation_lock(job, conversation, &out->lock, error)) {
         return false;
     }
-    if (hearth_api_stored_from_session(job, conversation, true, "conversation", out, error)) {
+    if (hearth_api_stored_from_session(job, conversation, "conversation", out, error)) {
         out->stored->lock = hearth_conversation_lock_shared(out->lock);
         return true;
     }
@@ -453,8 +453,7 @@ static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *ou
                                own->ends_empty ? " that have any content" : "");
     }
     if (!hearth_history_append(history, own, 0, own->count) ||
-        (asked->stores &&
-         !hearth_api_stored_plan_write(job, hearth_inputs_clean(job->parsed->items), true, out, error))) {
+        (asked->stores && !hearth_api_stored_plan_write(job, hearth_inputs_clean(job->parsed->items), out, error))) {
         return false;
     }
     history->ends_empty = own->ends_empty;

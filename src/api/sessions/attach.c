@@ -199,7 +199,7 @@ static bool attach(const struct hearth_job *job, struct hearth_digest head, stru
         }
     }
     past_finish(&past);
-    return ok && (out->stored == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
+    return ok && (out->stored == NULL || hearth_api_stored_plan_write(job, NULL, out, error));
 }
 
 bool hearth_api_stored_attach_session(const struct hearth_job *job, struct hearth_api_resolved *out,
@@ -214,7 +214,7 @@ bool hearth_api_stored_attach_session(const struct hearth_job *job, struct heart
     const bool ok = !hearth_digest_is_zero(head)
                         ? attach(job, head, out, error)
                         : hearth_history_append(&out->history, sent, 0, sent->count) &&
-                              (name == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
+                              (name == NULL || hearth_api_stored_plan_write(job, NULL, out, error));
     out->history.ends_empty = sent->ends_empty;
     return ok;
 }

@@ -292,7 +292,7 @@ static bool resolve_messages(const struct hearth_job *job, struct hearth_api_res
 static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
     char *name = hearth_job_param(job, 0);
-    const bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", out, error)
+    const bool ok = name != NULL ? hearth_api_stored_from_session(job, name, "session_id", out, error)
                                  : hearth_api_fail_nomem(error);
     free(name);
     const struct hearth_line *line = ok ? &out->stored->line : NULL;
