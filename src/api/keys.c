@@ -29,7 +29,8 @@
 struct key {
     struct hearth_key_hash hash;
     struct hearth_caller caller; /* of a key without a name: what does not depend on the request */
-    bool named, owner_known;     /* owner_known: the store has named the owner */
+    struct hearth_owner_quota *owner;
+    bool named, owner_known; /* owner_known: the store has named the owner */
 };
 
 struct hearth_api_keys {
@@ -48,9 +49,9 @@ struct hearth_owner_quota {
 
 /* ---- limits ---- */
 
-/* The quota of a key. Keys of one name share a quota, with the limits of one of them. */
-static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth_api_keys *list, const char *id,
-                                     const struct hearth_api_limits *limits) {
+/* The quota of a key. Keys of one name share a quota, with the limits of one of them. NULL: out of memory. */
+static struct hearth_owner_quota *quota_of(struct hearth_api *api, const struct hearth_api_keys *list, const char *id,
+                                           const struct hearth_api_limits *limits) {
     struct hearth_owner_quota *at = api->quotas;
     while (at != NULL && strcmp(at->id, id) != 0) {
         at = at->next;
@@ -71,7 +72,7 @@ static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth
         at->list = list;
         hearth_quota_set(at->quota, limits);
     }
-    return at->quota;
+    return at;
 }
 
 /* ---- the list ---- */
@@ -98,8 +99,9 @@ static bool fill(struct hearth_api *api, const struct hearth_api_keys *list, con
         }
         memcpy(&caller->tenant.id, &caller->salt, sizeof caller->tenant.id);
     }
-    caller->quota = quota_of(api, list, id, &from->limits);
-    return caller->quota != NULL;
+    key->owner = quota_of(api, list, id, &from->limits);
+    caller->quota = key->owner != NULL ? key->owner->quota : NULL;
+    return key->owner != NULL;
 }
 
 static struct hearth_api_keys *create(struct hearth_api *api, const struct hearth_api_key *from, size_t count) {
@@ -153,14 +155,6 @@ int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *key
     return HEARTH_OK;
 }
 
-static void note_name(struct hearth_api *api, const struct hearth_caller *caller) {
-    for (struct hearth_owner_quota *at = api->quotas; at != NULL; at = at->next) {
-        if (at->quota == caller->quota) {
-            snprintf(at->name, sizeof at->name, "%s", caller->name);
-        }
-    }
-}
-
 /* Finds the owner of a valid key. If it is the only key, the owner takes over what was stored while there were no keys.
  */
 static bool identify(struct hearth_api *api, struct key *key, const char *given, struct hearth_caller *caller) {
@@ -182,7 +176,7 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
     struct hearth_quota_state state;
     hearth_quota_read(caller->quota, hearth_clock_us(), &state);
     caller->stored = state.stored;
-    note_name(api, caller);
+    snprintf(key->owner->name, sizeof key->owner->name, "%s", caller->name);
     return true;
 }
 

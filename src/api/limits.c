@@ -14,6 +14,7 @@
 
 #include "api/internal.h"
 
+#include <openssl/crypto.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -144,10 +145,6 @@ struct pass {
     struct frame frames[HEARTH_LIMIT_LEVELS_MOST];
 };
 
-static int hex(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 /* The next byte of a string's text, with escapes resolved; a byte that is not ASCII becomes 0x80. `*at` moves on. */
 static unsigned char next_byte(const char *text, size_t end, size_t *at) {
     static const char plain[] = "bfnrt", means[] = "\b\f\n\r\t";
@@ -164,8 +161,8 @@ static unsigned char next_byte(const char *text, size_t end, size_t *at) {
         return (unsigned char)escaped;
     }
     int code = 0;
-    for (int i = 0; i < 4 && *at < end && hex(text[*at]) >= 0; i++) {
-        code = 16 * code + hex(text[(*at)++]);
+    for (int i = 0; i < 4 && *at < end && OPENSSL_hexchar2int((unsigned char)text[*at]) >= 0; i++) {
+        code = 16 * code + OPENSSL_hexchar2int((unsigned char)text[(*at)++]);
     }
     return code < 0x80 ? (unsigned char)code : 0x80;
 }

@@ -11,17 +11,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <linux/sockios.h>
+#include <openssl/crypto.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 /* Decodes percent escapes in place. False: a broken escape, or one of NUL. */
 static bool percent_decode(char *text) {
@@ -31,8 +24,8 @@ static bool percent_decode(char *text) {
             *out++ = *in;
             continue;
         }
-        int hi = hex_digit(in[1]);
-        int lo = hi < 0 ? -1 : hex_digit(in[2]);
+        const int hi = OPENSSL_hexchar2int((unsigned char)in[1]);
+        const int lo = hi < 0 ? -1 : OPENSSL_hexchar2int((unsigned char)in[2]);
         if (lo < 0 || (hi == 0 && lo == 0)) {
             return false;
         }
