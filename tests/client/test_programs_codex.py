@@ -61,7 +61,8 @@ def test_two_sessions_at_once(tmp_path, model):
 def test_sub_agents(tmp_path, model):
     """One at work beside the session that waits for what it makes."""
     script = [
-        says(calls(("spawn_agent", {"message": "Count hall one."}), text="I ask for help."), last="Delegate it."),
+        says(calls(("multi_agent_v1__spawn_agent", {"message": "Count hall one."}), text="I ask for help."),
+             last="Delegate it."),
         says(run("echo nine >hall; echo counted one"), last="Count hall one."),
         says("Hall one has nine. " + Text("one").words(60), last="counted one"),
         says(run("until [ -s hall ]; do sleep 0.1; done; cat hall"), last="agent_id"),
@@ -79,9 +80,10 @@ def test_sub_agents(tmp_path, model):
 def test_agents_that_write_to_each_other(tmp_path):
     """The second edition of its sub-agents: the task and what came of it are items of their own."""
     script = [
-        says(calls(("spawn_agent", {"message": "Count hall one.", "task_name": "count"}), text="I ask."), last="Delegate it."),
+        says(calls(("collaboration__spawn_agent", {"message": "Count hall one.", "task_name": "count"}), text="I ask."),
+             last="Delegate it."),
         says("Hall one has nine.", last="Count hall one."),
-        says(calls(("wait_agent", {"timeout_ms": 60000})), last="task_name"),
+        says(calls(("collaboration__wait_agent", {"timeout_ms": 60000})), last="task_name"),
         says("It has counted nine.", last="Hall one has nine."),
         says("It was so.", last="Was it so?"),
     ]

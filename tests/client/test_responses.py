@@ -511,3 +511,19 @@ def test_cancel_needs_the_background(refused, respond):
 
 def test_background_needs_the_store(refused):
     refused(input="a", background=True, store=False)
+
+
+def test_namespaces_with_a_tool_of_the_same_name(respond):
+    """As two MCP servers that search: a call comes back under its own names, and counts as that tool's in a history."""
+    lend = dict(flat(LEND), strict=True)
+    tools = [{"type": "namespace", "name": name, "description": name, "tools": [lend]} for name in ("mcp__docs", "mcp__wiki")]
+    choice = {"type": "function", "name": "lend", "namespace": "mcp__wiki"}
+    options = {"tools": tools, "max_output_tokens": 200, "extra_body": {"tool_choice": choice}}
+    call = the_call(respond(**options))
+    assert (call.name, call.namespace) == ("lend", "mcp__wiki")
+    events = list(respond(stream=True, **options))
+    assert {(event.item.name, event.item.namespace) for event in events
+            if event.type.startswith("response.output_item")} == {("lend", "mcp__wiki")}
+    past = [item("user", QUESTION), call.model_dump(exclude_none=True),
+            {"type": "function_call_output", "call_id": call.call_id, "output": "lent"}]
+    assert respond(past, tools=tools).output_text is not None

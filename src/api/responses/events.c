@@ -22,9 +22,9 @@ struct hearth_response_item {
     enum kind kind;
     size_t index; /* in the output */
     char id[64];
-    size_t call; /* index of a call, as deltas count them */
-    char *call_id, *name;
-    bool custom;
+    size_t call;            /* index of a call, as deltas count them */
+    char *call_id, *name;   /* of a call */
+    const json_t *what;     /* what its name stands for (hearth_offers_read()); NULL: a plain function */
     struct hearth_buf text; /* so far: text, reasoning, arguments */
     json_t *logprobs;
 };
@@ -37,6 +37,16 @@ void hearth_response_item_destroy(struct hearth_response_item *item) {
         free(item->name);
         free(item);
     }
+}
+
+static bool is_custom(const struct hearth_response_item *item) {
+    return json_is_true(json_object_get(item->what, "custom"));
+}
+
+/* The name of a call as the client knows it. */
+static json_t *own_name(const struct hearth_response_item *item) {
+    const json_t *own = json_object_get(item->what, "name");
+    return own != NULL ? json_incref((json_t *)(uintptr_t)own) : hearth_json_text(item->name, strlen(item->name));
 }
 
 /* Adds members to an object; takes both. NULL: one of them is. */
@@ -92,10 +102,10 @@ static json_t *empty_item(const struct hearth_response_item *item) {
                          "role", "assistant", "content");
     case CALL: break;
     }
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:s}", "id", item->id, "type",
-                     item->custom ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
-                     hearth_json_text(item->call_id, strlen(item->call_id)), "name",
-                     hearth_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:O*, s:s}", "id", item->id, "type",
+                     is_custom(item) ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
+                     hearth_json_text(item->call_id, strlen(item->call_id)), "name", own_name(item), "namespace",
+                     json_object_get(item->what, "namespace"), is_custom(item) ? "input" : "arguments", "");
 }
 
 static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
@@ -117,7 +127,7 @@ static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
 }
 
 static const char *prefix_of(const struct hearth_response_item *item) {
-    return item->kind == REASONING ? "rs_" : item->kind == MESSAGE ? "msg_" : item->custom ? "ctc_" : "fc_";
+    return item->kind == REASONING ? "rs_" : item->kind == MESSAGE ? "msg_" : is_custom(item) ? "ctc_" : "fc_";
 }
 
 /* Begins an item; `delta` is a call's first. */
@@ -138,8 +148,7 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
         if (item->call_id == NULL || item->name == NULL) {
             return false;
         }
-        item->custom =
-            json_is_true(json_object_get(json_object_get(hearth_response_asked(job)->names, item->name), "custom"));
+        item->what = json_object_get(hearth_response_asked(job)->names, item->name);
     }
     hearth_api_id_print(item->id, sizeof item->id, prefix_of(item), job->id_bits,
                         (int)(hearth_response_asked(job)->first_index + item->index));
@@ -168,13 +177,13 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
                  send_part(job, out, "response.reasoning_summary_part.done", "summary_index", "part",
                            text_part("summary_text", &item->text, NULL));
         }
-    } else if (item->custom) {
+    } else if (is_custom(item)) {
         json_t *input = json_object_get(done, "input");
         ok = send_of_item(job, out, "response.custom_tool_call_input.delta", json_pack("{s:O}", "delta", input)) &&
              send_of_item(job, out, "response.custom_tool_call_input.done", json_pack("{s:O}", "input", input));
     } else {
         ok = send_of_item(job, out, "response.function_call_arguments.done",
-                          json_pack("{s:s, s:O}", "name", item->name, "arguments", text));
+                          json_pack("{s:o, s:O}", "name", own_name(item), "arguments", text));
     }
     json_decref(text);
     return ok;
@@ -280,7 +289,7 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
     struct hearth_response_item *item = response->open;
     return delta->arguments_len == 0 ||
            (hearth_buf_append(&item->text, delta->arguments, delta->arguments_len) &&
-            (item->custom ||
+            (is_custom(item) ||
              send_of_item(job, out, "response.function_call_arguments.delta",
                           json_pack("{s:o}", "delta", hearth_json_text(delta->arguments, delta->arguments_len)))));
 }

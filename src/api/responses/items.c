@@ -246,6 +246,7 @@ static bool read_reasoning(struct item_reader *reader, const json_t *item) {
 static bool read_call(struct item_reader *reader, const json_t *item, bool custom) {
     const json_t *name = hearth_api_json_get(item, "name"), *call_id = hearth_api_json_get(item, "call_id");
     const json_t *arguments = hearth_api_json_get(item, custom ? "input" : "arguments");
+    const char *space = json_string_value(hearth_api_json_get(item, "namespace"));
     if (!json_is_string(name)) {
         return fail_item(reader, hearth_fields_code(name), ".name", "a call needs the name of its function");
     }
@@ -267,7 +268,7 @@ static bool read_call(struct item_reader *reader, const json_t *item, bool custo
     struct hearth_call *call = &calls[reply->call_count++];
     *call = (struct hearth_call){
         .id = *json_string_value(call_id) != '\0' ? hearth_memory_strdup(json_string_value(call_id)) : NULL,
-        .name = hearth_memory_strdup(json_string_value(name)),
+        .name = hearth_response_tool_name(space != NULL ? space : "", json_string_value(name)),
     };
     if (custom) {
         json_t *wrapped = json_pack("{s:O?}", "input", (json_t *)(uintptr_t)arguments);

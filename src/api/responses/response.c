@@ -26,6 +26,7 @@ static void name_call(json_t *item, const json_t *names) {
     const char *name = json_string_value(json_object_get(item, "name"));
     json_t *what = name != NULL ? json_object_get(names, name) : NULL;
     json_object_set(item, "namespace", json_object_get(what, "namespace"));
+    json_object_set(item, "name", json_object_get(what, "name"));
     if (json_is_true(json_object_get(what, "custom"))) {
         json_object_set_new(item, "input", custom_input(json_object_get(item, "arguments")));
         json_object_set_new(item, "type", json_string("custom_tool_call"));

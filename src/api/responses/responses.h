@@ -49,9 +49,12 @@ struct hearth_offers {
 };
 
 /* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that
- * stand for something other than a plain function are noted in `names`: {name: {"custom": true} or {"namespace"}}. */
+ * stand for something other than a plain function are noted in `names`: {name: {"custom": true}} or, with the client's
+ * own names, {name: {"namespace", "name"}}. */
 bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, const json_t *items,
                         struct hearth_offers *offers, json_t *names, json_t *chat);
+/* The name by which the model knows a tool of a namespace ("": of none). The caller frees it. NULL: out of memory. */
+char *hearth_response_tool_name(const char *space, const char *name);
 
 /* ---- request.c ---- */
 

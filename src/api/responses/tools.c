@@ -2,7 +2,8 @@
  *
  *     function    as it is, its members one level deeper
  *     custom      a function with one string, "input"; a call of it goes out as a custom tool's again
- *     namespace   its functions
+ *     namespace   its tools, with the namespace in front of their names, since several may have tools of one name (two
+ *                 MCP servers that search)
  *     tools of an item (additional_tools, tool_search_output)   like those of the request, which win
  *     anything else (web search and the like)                     left out: it runs on OpenAI's side, and clients send
  *                                                                 it unasked
@@ -11,8 +12,18 @@
 #include "api/responses/responses.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <string.h>
+
+char *hearth_response_tool_name(const char *space, const char *name) {
+    const size_t len = strlen(space) + sizeof "__" + strlen(name);
+    char *joined = hearth_memory_calloc(1, len);
+    if (joined != NULL) {
+        snprintf(joined, len, "%s%s%s", space, space[0] != '\0' ? "__" : "", name);
+    }
+    return joined;
+}
 
 static bool fail_tool(struct hearth_api_error *error, size_t index, const char *code, const char *what) {
     char param[48];
@@ -78,8 +89,16 @@ static bool add_namespace(struct hearth_api_error *error, const json_t *space, s
     }
     json_array_foreach(tools, i, tool) {
         const bool custom = hearth_api_type_is(tool, "custom");
-        note(names, tool, json_pack("{s:O, s:o*}", "namespace", name, "custom", custom ? json_true() : NULL));
-        if (!add(error, custom ? custom_of(tool) : function_of(tool), index, offers)) {
+        const json_t *own = hearth_api_json_get(tool, "name");
+        json_t *function = custom ? custom_of(tool) : function_of(tool);
+        if (json_is_string(own)) { /* the chat's reader refuses any other */
+            char *joined = hearth_response_tool_name(json_string_value(name), json_string_value(own));
+            json_object_set_new(function, "name", json_string(joined));
+            note(names, function,
+                 json_pack("{s:O, s:O, s:o*}", "namespace", name, "name", own, "custom", custom ? json_true() : NULL));
+            free(joined);
+        }
+        if (!add(error, function, index, offers)) {
             return false;
         }
     }
@@ -125,14 +144,33 @@ static bool add_tools(struct hearth_api_error *error, const json_t *tools, struc
     return true;
 }
 
+/* The name by which the model knows a chosen tool, as a new reference; one of a namespace may be named without it. */
+static json_t *chosen_name(const json_t *chosen, const struct hearth_offers *offers, json_t *names) {
+    json_t *name = json_object_get(chosen, "name"), *space = json_object_get(chosen, "namespace"), *what;
+    const char *joined;
+    if (name == NULL || (space == NULL && json_is_string(name) &&
+                         hearth_api_tool_find(offers->tools, json_string_value(name)) != NULL)) {
+        return json_incref(name);
+    }
+    json_object_foreach(names, joined, what) {
+        if (json_equal(json_object_get(what, "name"), name) == 1 &&
+            (space == NULL || json_equal(json_object_get(what, "namespace"), space) == 1)) {
+            return json_string(joined);
+        }
+    }
+    return json_incref(name);
+}
+
 /* The allowed tools that exist here. Tools that run elsewhere have no name. */
-static json_t *allowed_of(json_t *choice) {
+static json_t *allowed_of(json_t *choice, const struct hearth_offers *offers, json_t *names) {
     json_t *allowed = json_object_get(choice, "tools"), *here = json_array(), *mode = json_object_get(choice, "mode");
     size_t i;
     json_t *tool;
     json_array_foreach(allowed, i, tool) {
         if (json_object_get(tool, "name") != NULL) {
-            json_array_append(here, tool);
+            json_t *known = json_copy(tool);
+            json_object_set_new(known, "name", chosen_name(tool, offers, names));
+            json_array_append_new(here, known);
         }
     }
     if (json_array_size(here) == 0 && json_array_size(allowed) > 0 && json_is_string(mode) &&
@@ -144,12 +182,13 @@ static json_t *allowed_of(json_t *choice) {
 }
 
 /* The choice in the chat's form, as a new reference. NULL: out of memory. */
-static json_t *choice_of(json_t *choice) {
+static json_t *choice_of(json_t *choice, const struct hearth_offers *offers, json_t *names) {
     if (hearth_api_type_is(choice, "allowed_tools")) {
-        return allowed_of(choice);
+        return allowed_of(choice, offers, names);
     }
-    if (hearth_api_type_is(choice, "custom")) {
-        return json_pack("{s:s, s:O*}", "type", "function", "name", json_object_get(choice, "name"));
+    if (json_object_get(choice, "name") != NULL &&
+        (hearth_api_type_is(choice, "custom") || hearth_api_type_is(choice, "function"))) {
+        return json_pack("{s:s, s:o}", "type", "function", "name", chosen_name(choice, offers, names));
     }
     return json_incref(choice);
 }
@@ -173,7 +212,7 @@ bool hearth_offers_read(struct hearth_api_error *error, const json_t *body, cons
         json_object_set(chat, "tools", offers->tools);
     }
     if (choice != NULL) {
-        json_object_set_new(chat, "tool_choice", choice_of(choice));
+        json_object_set_new(chat, "tool_choice", choice_of(choice, offers, names));
     }
     return true;
 }
