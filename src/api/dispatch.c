@@ -116,7 +116,7 @@ static const struct hearth_route routes[] = {
 /* Of llama-server. `method` NULL: any. docs/api.md has this table, too. */
 static const struct {
     const char *method, *path, *instead;
-} missing[] = {
+} unsupported[] = {
     {NULL, "/embedding", "embeddings are not served: run llama-server --embeddings beside it"},
     {NULL, "/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
     {NULL, "/v1/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
@@ -167,10 +167,10 @@ static const char *hint_of(const char *path) {
 }
 
 static const char *instead_of(const char *method, const char *path) {
-    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++) {
-        if (strcmp(missing[i].path, path) == 0 &&
-            (missing[i].method == NULL || strcmp(missing[i].method, method) == 0)) {
-            return missing[i].instead;
+    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
+        if (strcmp(unsupported[i].path, path) == 0 &&
+            (unsupported[i].method == NULL || strcmp(unsupported[i].method, method) == 0)) {
+            return unsupported[i].instead;
         }
     }
     return NULL;
