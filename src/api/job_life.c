@@ -225,8 +225,7 @@ static void prepare(struct hearth_job *job) {
     job->prepare_us = hearth_clock_us() - job->prepare_start_us;
     job->prepare_cpu_us = hearth_cancel_cpu_us() - cpu_us;
     job->prepare_db_us = hearth_db_waited_us() - db_us;
-    /* An allocation was refused: something may be missing in the result, or it has failed without a word. */
-    if (hearth_memory_refused() || (job->failed && job->error.status == 0)) {
+    if (hearth_memory_refused()) { /* an allocation was refused: something may be missing in the result */
         job->failed = true;
         hearth_api_fail_nomem(&job->error);
     }

@@ -28,8 +28,7 @@ static const struct hearth_api_session_form form = {.kind = "conversation",
 /* Loads the path's conversation; the caller finishes it. */
 static bool load(struct hearth_job *job, struct hearth_session *session) {
     char *name = hearth_job_param(job, 0);
-    const bool ok =
-        name != NULL ? hearth_api_session_get(job, &form, name, session) : hearth_api_fail_nomem(&job->error);
+    const bool ok = name != NULL && hearth_api_session_get(job, &form, name, session);
     free(name);
     return ok;
 }
@@ -290,9 +289,8 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     int index = 0;
     char *name = hearth_job_param(job, 0);
     (void)body;
-    bool ok = name != NULL || hearth_api_fail_nomem(&job->error);
-    ok = ok && hearth_conversation_lock(job, name, &lock, &job->error) && load_line(job, &session, &line) &&
-         find_item(job, &line, &at, &index);
+    bool ok = name != NULL && hearth_conversation_lock(job, name, &lock, &job->error) &&
+              load_line(job, &session, &line) && find_item(job, &line, &at, &index);
     if (ok) {
         json_t *less = without_item(&line.turns[at], (size_t)index);
         ok = less != NULL ? rewrite(job, line.turns[at].id, less)

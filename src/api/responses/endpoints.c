@@ -77,7 +77,7 @@ static bool load(struct hearth_job *job, struct hearth_turn *turn) {
     struct hearth_digest digest = {0, 0};
     int index = 0, err = HEARTH_ERR_NOT_FOUND;
     if (id == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+        return false;
     }
     if (hearth_api_id_parse(id, &digest, &index) && index < 0) {
         err = hearth_turn_get(job->api->store, job->owner, digest, turn);

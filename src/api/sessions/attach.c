@@ -173,7 +173,7 @@ static bool shorten_line(const struct hearth_job *job, struct sent_reading *read
         if (error->status != 404) {
             return false;
         }
-        (void)hearth_api_fail_nomem(error); /* as before: this was none */
+        (void)hearth_api_fail_nomem(error); /* that the turn is gone is no error here */
         reading->turns = 0;
         reading->first_new = lead;
     }

@@ -48,7 +48,7 @@ bool hearth_api_session_respond(struct hearth_job *job, const struct hearth_api_
 bool hearth_api_session_of_path(struct hearth_job *job, const struct hearth_api_session_form *form,
                                 hearth_api_session_fn *act) {
     char *name = hearth_job_param(job, 0);
-    const bool ok = name != NULL ? act(job, form, name) : hearth_api_fail_nomem(&job->error);
+    const bool ok = name != NULL && act(job, form, name);
     free(name);
     return ok;
 }
@@ -216,7 +216,7 @@ bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session;
-    bool ok = from != NULL ? hearth_api_session_get(job, &form, from, &session) : hearth_api_fail_nomem(&job->error);
+    bool ok = from != NULL && hearth_api_session_get(job, &form, from, &session);
     free(from);
     if (!ok) {
         return false;
@@ -292,8 +292,7 @@ static bool resolve_messages(const struct hearth_job *job, struct hearth_api_res
 static bool prefetch_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
                              struct hearth_api_error *error) {
     char *name = hearth_job_param(job, 0);
-    const bool ok = name != NULL ? hearth_api_stored_from_session(job, name, "session_id", out, error)
-                                 : hearth_api_fail_nomem(error);
+    const bool ok = name != NULL && hearth_api_stored_from_session(job, name, "session_id", out, error);
     free(name);
     const struct hearth_line *line = ok ? &out->stored->line : NULL;
     if (!ok || line->count == 0) {
