@@ -730,14 +730,14 @@ static void judge_left(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const double each_us = token_us(report);
     const uint32_t rest = report->prompt_tokens - reused(report), done = reused(report) + report->computed_tokens;
-    int64_t waited_us = 0;
-    for (size_t i = 0; i < judge->n; i++) {
-        waited_us += causes[judge->out[i].cause].kind == HEARTH_KIND_WAIT ? judge->out[i].lost_us : 0;
+    int64_t lost_us = report->left_us;
+    if (lost_us < NAMED_US) {
+        return;
     }
-    struct hearth_verdict *verdict = report->left_us < NAMED_US
-                                         ? NULL
-                                         : name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0,
-                                                   report->left_us > waited_us ? report->left_us - waited_us : 0);
+    for (size_t i = 0; i < judge->n; i++) {
+        lost_us -= causes[judge->out[i].cause].kind == HEARTH_KIND_WAIT ? judge->out[i].lost_us : 0;
+    }
+    struct hearth_verdict *verdict = name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0, lost_us > 0 ? lost_us : 0);
     if (verdict == NULL || report->prompt_tokens == 0) {
         return;
     }
