@@ -1,55 +1,163 @@
 /* Nodes, replies and records as the payloads of rows, and back.
  *
- * Numbers are 32 bits in the machine's order. Only lengths are checked when a payload is read; the archive verifies
- * that it is what was written. A reply's name is the digest of its whole payload. */
+ * What a node or a reply consists of is said once, by functions that either write it or read it. Numbers are 32 bits in
+ * the machine's order. Only lengths are checked when a payload is read; the archive verifies that it is what was
+ * written. A reply's name is the digest of its whole payload. */
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- writing ---- */
+/* A payload that is written or read. */
+struct payload {
+    struct hearth_buf *out; /* NULL: it is read, and what is carried is filled in; else that is left as it is */
+    const uint8_t *at;      /* what is still to be read */
+    size_t left;
+    bool ok; /* false: out of memory, or it is not what was written */
+};
 
-static bool put_number(struct hearth_buf *out, size_t value) {
-    uint32_t number = (uint32_t)value;
-    return value < UINT32_MAX && hearth_buf_append(out, &number, sizeof number);
+static struct payload reading(const struct hearth_buf *body) {
+    return (struct payload){.at = body->data, .left = body->len, .ok = true};
 }
 
-static bool put_bytes(struct hearth_buf *out, const void *bytes, size_t len) {
-    return put_number(out, len) && (len == 0 || hearth_buf_append(out, bytes, len));
-}
-
-/* Writes a text; NULL and "" differ. */
-static bool put_text(struct hearth_buf *out, const char *text) {
-    return put_number(out, text != NULL) && (text == NULL || put_bytes(out, text, strlen(text)));
-}
-
-static bool put_tokens(struct hearth_buf *out, const hearth_token *tokens, size_t count) {
-    return put_bytes(out, tokens, count * sizeof *tokens);
-}
-
-static bool put_digest(struct hearth_buf *out, struct hearth_digest digest) {
-    return hearth_buf_append(out, &digest, sizeof digest);
-}
-
-static bool put_message(struct hearth_buf *out, const struct hearth_message *message) {
-    bool ok = put_bytes(out, message->content, message->content_len) && put_text(out, message->reasoning) &&
-              put_text(out, message->name) && put_number(out, message->call_count);
-    for (size_t i = 0; ok && i < message->call_count; i++) {
-        const struct hearth_call *call = &message->calls[i];
-        ok = put_text(out, call->id) && put_text(out, call->name) && put_text(out, call->arguments);
+static void carry(struct payload *payload, void *bytes, size_t len) {
+    if (payload->out != NULL) {
+        payload->ok = payload->ok && hearth_buf_append(payload->out, bytes, len);
+        return;
     }
-    return ok;
+    payload->ok = payload->ok && len <= payload->left;
+    if (payload->ok) {
+        memcpy(bytes, payload->at, len);
+        payload->at += len;
+        payload->left -= len;
+    }
+}
+
+static void carry_number(struct payload *payload, size_t *value) {
+    uint32_t number = (uint32_t)*value;
+    if (payload->out != NULL) {
+        payload->ok = payload->ok && *value < UINT32_MAX;
+        carry(payload, &number, sizeof number);
+    } else {
+        carry(payload, &number, sizeof number);
+        *value = payload->ok ? number : 0;
+    }
+}
+
+/* Bytes; when they are read, a copy with a NUL behind it. */
+static void carry_bytes(struct payload *payload, char **bytes, size_t *len) {
+    carry_number(payload, len);
+    if (payload->out == NULL) {
+        *bytes = payload->ok && *len <= payload->left ? malloc(*len + 1) : NULL;
+        payload->ok = *bytes != NULL;
+        *len = payload->ok ? *len : 0;
+    }
+    if (payload->ok && *len > 0) {
+        carry(payload, *bytes, *len);
+    }
+    if (payload->ok && payload->out == NULL) {
+        (*bytes)[*len] = '\0';
+    }
+}
+
+/* A text; NULL and "" differ. */
+static void carry_text(struct payload *payload, char **text) {
+    size_t there = *text != NULL, len = *text != NULL ? strlen(*text) : 0;
+    carry_number(payload, &there);
+    if (there != 0) {
+        carry_bytes(payload, text, &len);
+    }
+}
+
+static void carry_tokens(struct payload *payload, hearth_token **tokens, size_t *count) {
+    char *bytes = (char *)*tokens;
+    size_t len = *count * sizeof **tokens;
+    carry_bytes(payload, &bytes, &len);
+    if (payload->out == NULL) {
+        *tokens = (hearth_token *)(void *)bytes;
+        *count = len / sizeof **tokens;
+        payload->ok = payload->ok && len % sizeof **tokens == 0;
+    }
+}
+
+/* A reply's message, which is to be sealed when it was read. */
+static void carry_message(struct payload *payload, struct hearth_message *message) {
+    size_t count = message->call_count;
+    carry_bytes(payload, &message->content, &message->content_len);
+    carry_text(payload, &message->reasoning);
+    carry_text(payload, &message->name);
+    carry_number(payload, &count);
+    if (payload->out == NULL && count > 0) {
+        payload->ok = count <= payload->left && hearth_message_alloc_calls(message, count);
+    }
+    for (size_t i = 0; payload->ok && i < count; i++) {
+        struct hearth_call *call = &message->calls[i];
+        carry_text(payload, &call->id);
+        carry_text(payload, &call->name);
+        carry_text(payload, &call->arguments);
+        payload->ok = payload->ok && call->name != NULL && call->arguments != NULL;
+    }
+}
+
+static void carry_node(struct payload *payload, struct text_node *node) {
+    carry_number(payload, &node->sampled);
+    carry_tokens(payload, &node->tokens, &node->token_count);
+    carry_bytes(payload, &node->text, &node->len);
+}
+
+/* Head and sampled tokens are one array, of which the former count is written. */
+static void carry_reply(struct payload *payload, struct reply *reply) {
+    size_t count = reply->head_tokens + reply->sampled;
+    carry_number(payload, &reply->head_tokens);
+    carry_tokens(payload, &reply->tokens, &count);
+    carry_bytes(payload, &reply->head, &reply->head_len);
+    carry_message(payload, reply->message);
+    carry(payload, &reply->root.tools, sizeof reply->root.tools);
+    carry(payload, &reply->root.arguments, sizeof reply->root.arguments);
+    if (payload->out == NULL) {
+        payload->ok = payload->ok && reply->head_tokens <= count;
+        reply->sampled = count - reply->head_tokens;
+    }
 }
 
 bool hearth_transcript_pack_node(const struct text_node *node, struct hearth_buf *out) {
-    return put_number(out, node->sampled) && put_tokens(out, node->tokens, node->token_count) &&
-           put_bytes(out, node->text, node->len);
+    struct payload payload = {.out = out, .ok = true};
+    carry_node(&payload, (struct text_node *)(uintptr_t)node);
+    return payload.ok;
+}
+
+bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct text_node *node) {
+    struct payload payload = reading(body);
+    carry_node(&payload, node);
+    if (!payload.ok || payload.left > 0 || node->sampled > node->token_count) {
+        free(node->text);
+        free(node->tokens);
+        node->text = NULL;
+        node->tokens = NULL;
+        return false;
+    }
+    return true;
 }
 
 bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out) {
-    return put_number(out, reply->head_tokens) && put_tokens(out, reply->tokens, reply->head_tokens + reply->sampled) &&
-           put_bytes(out, reply->head, reply->head_len) && put_message(out, reply->message) &&
-           put_digest(out, reply->root.tools) && put_digest(out, reply->root.arguments);
+    struct payload payload = {.out = out, .ok = true};
+    carry_reply(&payload, (struct reply *)(uintptr_t)reply);
+    return payload.ok;
+}
+
+struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body) {
+    struct payload payload = reading(body);
+    struct reply *reply = calloc(1, sizeof *reply);
+    if (reply == NULL || (reply->message = hearth_message_create(HEARTH_ROLE_ASSISTANT)) == NULL) {
+        free(reply);
+        return NULL;
+    }
+    carry_reply(&payload, reply);
+    if (!payload.ok || payload.left > 0 || !hearth_message_seal(reply->message)) {
+        hearth_transcript_free_reply(reply);
+        return NULL;
+    }
+    return reply;
 }
 
 bool hearth_transcript_name_reply(struct reply *reply) {
@@ -60,144 +168,6 @@ bool hearth_transcript_name_reply(struct reply *reply) {
     reply->id = hearth_digest_chain(place, buf.data, buf.len);
     hearth_buf_finish(&buf);
     return ok;
-}
-
-/* ---- reading ---- */
-
-struct payload_reader {
-    const uint8_t *at;
-    size_t left;
-    bool ok; /* false: the payload is too short */
-};
-
-static struct payload_reader reader_of(const struct hearth_buf *buf) {
-    return (struct payload_reader){buf->data, buf->len, true};
-}
-
-static const uint8_t *get(struct payload_reader *reader, size_t len) {
-    const uint8_t *bytes = reader->at;
-    reader->ok = reader->ok && len <= reader->left;
-    if (!reader->ok) {
-        return NULL;
-    }
-    reader->at += len;
-    reader->left -= len;
-    return bytes;
-}
-
-static size_t get_number(struct payload_reader *reader) {
-    uint32_t number = 0;
-    const uint8_t *bytes = get(reader, sizeof number);
-    if (bytes != NULL) {
-        memcpy(&number, bytes, sizeof number);
-    }
-    return number;
-}
-
-/* A copy with a NUL behind it. NULL: too short, or out of memory. */
-static char *get_bytes(struct payload_reader *reader, size_t *len) {
-    *len = get_number(reader);
-    const uint8_t *bytes = get(reader, *len);
-    char *copy = bytes != NULL ? malloc(*len + 1) : NULL;
-    reader->ok = copy != NULL;
-    if (copy != NULL) {
-        memcpy(copy, bytes, *len);
-        copy[*len] = '\0';
-    }
-    return copy;
-}
-
-static char *get_text(struct payload_reader *reader) {
-    size_t len;
-    return get_number(reader) != 0 ? get_bytes(reader, &len) : NULL;
-}
-
-static hearth_token *get_tokens(struct payload_reader *reader, size_t *count) {
-    size_t len;
-    hearth_token *tokens = (hearth_token *)(void *)get_bytes(reader, &len);
-    *count = len / sizeof *tokens;
-    reader->ok = reader->ok && len % sizeof *tokens == 0;
-    return tokens;
-}
-
-static struct hearth_digest get_digest(struct payload_reader *reader) {
-    struct hearth_digest digest = {0, 0};
-    const uint8_t *bytes = get(reader, sizeof digest);
-    if (bytes != NULL) {
-        memcpy(&digest, bytes, sizeof digest);
-    }
-    return digest;
-}
-
-static bool get_calls(struct payload_reader *reader, struct hearth_message *message) {
-    size_t count = get_number(reader);
-    if (!reader->ok || count > reader->left || (count > 0 && !hearth_message_alloc_calls(message, count))) {
-        return false;
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct hearth_call *call = &message->calls[i];
-        call->id = get_text(reader);
-        call->name = get_text(reader);
-        call->arguments = get_text(reader);
-        if (call->name == NULL || call->arguments == NULL) {
-            return false;
-        }
-    }
-    return reader->ok;
-}
-
-static struct hearth_message *get_message(struct payload_reader *reader) {
-    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    if (message == NULL) {
-        return NULL;
-    }
-    message->content = get_bytes(reader, &message->content_len);
-    message->reasoning = get_text(reader);
-    message->name = get_text(reader);
-    if (!reader->ok || !get_calls(reader, message) || !hearth_message_seal(message)) {
-        if (message->content == NULL) {
-            message->content_len = 0;
-        }
-        hearth_message_unref(message);
-        return NULL;
-    }
-    return message;
-}
-
-bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct text_node *node) {
-    struct payload_reader reader = reader_of(body);
-    node->sampled = get_number(&reader);
-    node->tokens = get_tokens(&reader, &node->token_count);
-    node->text = get_bytes(&reader, &node->len);
-    if (!reader.ok || reader.left > 0 || node->sampled > node->token_count) {
-        free(node->text);
-        free(node->tokens);
-        node->text = NULL;
-        node->tokens = NULL;
-        return false;
-    }
-    return true;
-}
-
-struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body) {
-    struct payload_reader reader = reader_of(body);
-    struct reply *reply = calloc(1, sizeof *reply);
-    if (reply == NULL) {
-        return NULL;
-    }
-    size_t count;
-    reply->head_tokens = get_number(&reader);
-    reply->tokens = get_tokens(&reader, &count);
-    reply->head = get_bytes(&reader, &reply->head_len);
-    reply->message = get_message(&reader);
-    reply->root.tools = get_digest(&reader);
-    reply->root.arguments = get_digest(&reader);
-    if (reply->message == NULL || !reader.ok || reader.left > 0 || reply->head_tokens > count) {
-        hearth_transcript_free_reply(reply);
-        return NULL;
-    }
-    reply->sampled = count - reply->head_tokens;
-    return reply;
 }
 
 /* ---- records ---- */
