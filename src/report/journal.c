@@ -83,7 +83,7 @@ static bool store_slice(struct hearth_journal *journal) {
     }
     for (size_t i = 0; i < n; i++) {
         hearth_ring_mark(journal->ring, fresh[i].number,
-                         err != HEARTH_OK  ? HEARTH_RING_FAILED
+                         err != HEARTH_OK  ? HEARTH_RING_FRESH
                          : rows[i].written ? HEARTH_RING_STORED
                                            : HEARTH_RING_LOOSE);
         hearth_buf_finish(&rows[i].body);

@@ -20,10 +20,10 @@ struct entry {
     size_t bytes;                              /* of the whole entry */
     struct hearth_losses losses;
     struct hearth_digest owner, turn;
-    int64_t waited_us;                           /* how long the client waited for the first token */
-    int64_t at_us;                               /* its arrival, since 1970 */
-    uint64_t number;                             /* counts up */
-    enum { FRESH, TAKEN, STORED, LOOSE } stored; /* in the database: not yet, on its way, is, will not be */
+    int64_t waited_us; /* how long the client waited for the first token */
+    int64_t at_us;     /* its arrival, since 1970 */
+    uint64_t number;   /* counts up */
+    enum hearth_ring_stored stored;
 };
 
 struct hearth_ring {
@@ -81,7 +81,25 @@ void hearth_ring_destroy(struct hearth_ring *ring) {
     }
 }
 
-/* Fills the texts of an entry. */
+/* A copy of a name. False: out of memory. */
+static bool copy_name(const char *name, char **out) {
+    *out = name != NULL ? strdup(name) : NULL;
+    return (*out != NULL) == (name != NULL);
+}
+
+static bool copy_member(const json_t *report, const char *name, char **out) {
+    return copy_name(json_string_value(json_object_get(report, name)), out);
+}
+
+/* Fills in what an entry is found by, and what was lost. False: out of memory, or the report has no id. */
+static bool read_report(const json_t *report, struct entry *entry) {
+    hearth_losses_read(report, &entry->losses);
+    return copy_member(report, "id", &entry->id) && entry->id != NULL &&
+           copy_member(report, "session", &entry->session) && copy_member(report, "key", &entry->key) &&
+           copy_member(report, "client", &entry->client) && copy_member(report, "trace", &entry->trace);
+}
+
+/* Fills the texts of an entry, and what it is found by. */
 static bool print_entry(const struct hearth_report *report, bool texts, struct entry *entry) {
     static const char *const left_out[] = {"before", "after", "line", "lines"};
     json_t *whole = hearth_report_json(report, texts), *divergence = json_object_get(whole, "divergence");
@@ -92,18 +110,9 @@ static bool print_entry(const struct hearth_report *report, bool texts, struct e
         }
     }
     entry->listed = whole != NULL ? hearth_json_dumps(whole, JSON_COMPACT) : NULL;
-    hearth_losses_read(whole, &entry->losses);
+    const bool ok = entry->listed != NULL && read_report(whole, entry);
     json_decref(whole);
-    if (entry->listed == NULL) {
-        return false;
-    }
-    return true;
-}
-
-/* A copy of a name. False: out of memory. */
-static bool copy_name(const char *name, char **out) {
-    *out = name != NULL ? strdup(name) : NULL;
-    return (*out != NULL) == (name != NULL);
+    return ok;
 }
 
 /* Puts an entry into the ring, in the place of the oldest ones. */
@@ -124,9 +133,7 @@ bool hearth_ring_add(struct hearth_ring *ring, const struct hearth_report *repor
                           .turn = report->turn,
                           .at_us = report->at_ms * 1000,
                           .waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us};
-    if (!print_entry(report, texts, &entry) || !copy_name(report->id, &entry.id) ||
-        !copy_name(report->session, &entry.session) || !copy_name(report->key, &entry.key) ||
-        !copy_name(report->client, &entry.client) || !copy_name(report->trace, &entry.trace)) {
+    if (!print_entry(report, texts, &entry)) {
         entry_finish(&entry);
         return false;
     }
@@ -148,16 +155,10 @@ void hearth_ring_load(struct hearth_ring *ring, const char *listed, const char *
     const double waited_ms = ttft > 0 ? ttft : json_number_value(json_object_get(ms, "total"));
     struct entry entry = {.owner = owner,
                           .turn = turn,
-                          .stored = STORED,
+                          .stored = HEARTH_RING_STORED,
                           .waited_us = waited_ms > 0 && waited_ms < 1e15 ? (int64_t)(1e3 * waited_ms) : 0};
-    const char *id = json_string_value(json_object_get(json, "id"));
-    if (id != NULL && copy_name(listed, &entry.listed) &&
-        copy_name(quoted != NULL ? divergence : NULL, &entry.divergence) && copy_name(id, &entry.id) &&
-        copy_name(json_string_value(json_object_get(json, "session")), &entry.session) &&
-        copy_name(json_string_value(json_object_get(json, "key")), &entry.key) &&
-        copy_name(json_string_value(json_object_get(json, "client")), &entry.client) &&
-        copy_name(json_string_value(json_object_get(json, "trace")), &entry.trace)) {
-        hearth_losses_read(json, &entry.losses);
+    if (copy_name(listed, &entry.listed) && copy_name(quoted != NULL ? divergence : NULL, &entry.divergence) &&
+        read_report(json, &entry)) {
         pthread_mutex_lock(&ring->mutex);
         push_locked(ring, &entry);
         pthread_mutex_unlock(&ring->mutex);
@@ -196,8 +197,8 @@ size_t hearth_ring_take_fresh(struct hearth_ring *ring, struct hearth_ring_fresh
     pthread_mutex_lock(&ring->mutex);
     for (size_t i = 0; i < ring->n && n < most; i++) {
         struct entry *entry = oldest(ring, i);
-        if (entry->stored == FRESH && copy_fresh(entry, &out[n])) {
-            entry->stored = TAKEN;
+        if (entry->stored == HEARTH_RING_FRESH && copy_fresh(entry, &out[n])) {
+            entry->stored = HEARTH_RING_TAKEN;
             n++;
         }
     }
@@ -205,12 +206,12 @@ size_t hearth_ring_take_fresh(struct hearth_ring *ring, struct hearth_ring_fresh
     return n;
 }
 
-void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_ring_mark mark) {
+void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_ring_stored stored) {
     pthread_mutex_lock(&ring->mutex);
     for (size_t i = 0; i < ring->n; i++) {
         struct entry *entry = oldest(ring, i);
         if (entry->number == number) {
-            entry->stored = mark == HEARTH_RING_FAILED ? FRESH : mark == HEARTH_RING_STORED ? STORED : LOOSE;
+            entry->stored = stored;
         }
     }
     pthread_mutex_unlock(&ring->mutex);
@@ -219,7 +220,7 @@ void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_rin
 void hearth_ring_wait(struct hearth_ring *ring, bool for_fresh, int64_t timeout_us) {
     const int64_t until_us = hearth_clock_us() + timeout_us;
     pthread_mutex_lock(&ring->mutex);
-    while (!ring->woken && !(for_fresh && ring->n > 0 && oldest(ring, ring->n - 1)->stored == FRESH) &&
+    while (!ring->woken && !(for_fresh && ring->n > 0 && oldest(ring, ring->n - 1)->stored == HEARTH_RING_FRESH) &&
            hearth_clock_cond_wait(&ring->added, &ring->mutex, until_us)) {
     }
     pthread_mutex_unlock(&ring->mutex);
@@ -278,7 +279,7 @@ struct there {
 
 static bool is_away(const struct entry *entry, const void *user) {
     const struct there *there = user;
-    return entry->stored == STORED && !there->is_there(there->user, entry->id);
+    return entry->stored == HEARTH_RING_STORED && !there->is_there(there->user, entry->id);
 }
 
 void hearth_ring_drop_deleted(struct hearth_ring *ring, bool (*is_there)(const void *user, const char *id),

@@ -55,17 +55,14 @@ struct hearth_ring_fresh {
     char *id, *session, *listed, *divergence; /* the second and the last may be NULL */
 };
 
-enum hearth_ring_mark {
-    HEARTH_RING_STORED,
-    HEARTH_RING_LOOSE,  /* it does not belong into the database */
-    HEARTH_RING_FAILED, /* it becomes fresh again */
-};
+/* Whether an entry is in the database: not yet, on its way, it is, or it does not belong there. */
+enum hearth_ring_stored { HEARTH_RING_FRESH, HEARTH_RING_TAKEN, HEARTH_RING_STORED, HEARTH_RING_LOOSE };
 
 /* Copies at most `most` entries that were not taken before, the oldest first, and returns how many. The caller finishes
  * and marks each one. */
 size_t hearth_ring_take_fresh(struct hearth_ring *ring, struct hearth_ring_fresh *out, size_t most);
 void hearth_ring_fresh_finish(struct hearth_ring_fresh *fresh);
-void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_ring_mark mark);
+void hearth_ring_mark(struct hearth_ring *ring, uint64_t number, enum hearth_ring_stored stored);
 /* Waits at most `timeout_us` for wake() (which ends every later wait at once) or, with `for_fresh`, for a fresh entry.
  */
 void hearth_ring_wait(struct hearth_ring *ring, bool for_fresh, int64_t timeout_us);

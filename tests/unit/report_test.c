@@ -471,7 +471,7 @@ static void the_ring_is_stored_and_loaded(void **state) {
     assert_string_equal(fresh[0].session, "review");
     hearth_ring_load(next, "no JSON", NULL, olga, olga);
     hearth_ring_load(next, fresh[0].listed, fresh[0].divergence, fresh[0].owner, fresh[0].turn);
-    hearth_ring_mark(ring, fresh[0].number, HEARTH_RING_FAILED);
+    hearth_ring_mark(ring, fresh[0].number, HEARTH_RING_FRESH);
     hearth_ring_fresh_finish(&fresh[0]);
     assert_int_equal(hearth_ring_take_fresh(ring, fresh, 2), 1); /* tried again */
     hearth_ring_fresh_finish(&fresh[0]);
