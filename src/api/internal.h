@@ -462,13 +462,15 @@ struct hearth_body_item {
     json_t *value;                /* or what they are */
 };
 
+/* It points into the body's text. */
 struct hearth_body {
     struct hearth_body_item *items;
     size_t count, cap;
+    size_t begin, end; /* of the text between the brackets of "messages"; `end` is 0 where they cannot be told apart */
 };
 
-/* The body with an empty array in the place of its messages, which are in `body` (zeroed before; it points into the
- * text). NULL: it could not be told apart, parse it as a whole; `body` is empty then. */
+/* The body with an empty array in the place of its messages, which become those of `body` (hearth_limits_check()).
+ * NULL: it could not be told apart, parse it as a whole; `body` is empty then. */
 json_t *hearth_body_parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, const char *text,
                               size_t len, struct hearth_body *body);
 void hearth_body_finish(struct hearth_body *body);

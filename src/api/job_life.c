@@ -157,13 +157,11 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
     static const char mark[] = "\xEF\xBB\xBF"; /* editors on Windows put it in front of UTF-8 */
     const size_t skip = job->body.len >= 3 && memcmp(job->body.data, mark, 3) == 0 ? 3 : 0, len = job->body.len - skip;
     const char *text = (const char *)job->body.data + skip;
-    json_t *body = NULL;
-    if (!hearth_limits_check(text, len, &job->error)) {
+    const bool chat = (job->route->flags & HEARTH_ROUTE_CHAT) != 0;
+    if (!hearth_limits_check(text, len, chat ? &job->parts : NULL, &job->error)) {
         return false;
     }
-    if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
-        body = hearth_body_parse_new(job->api->message_cache, job->owner, text, len, &job->parts);
-    }
+    json_t *body = chat ? hearth_body_parse_new(job->api->message_cache, job->owner, text, len, &job->parts) : NULL;
     if (body == NULL) {
         body = hearth_json_parse(text, len, JSON_ALLOW_NUL, &at);
     }

@@ -141,7 +141,11 @@ struct pass {
     size_t depth; /* frames that stand for more than LEVELS are not kept */
     size_t bytes;
     size_t found[HEARTH_LIMITS];
-    bool arguments; /* the member holds a call's arguments: a text that is JSON */
+    bool arguments;           /* the member holds a call's arguments: a text that is JSON */
+    struct hearth_body *body; /* where its "messages" stand; NULL: that is not wanted */
+    bool messages;            /* the body's member that comes is of that name */
+    unsigned named;           /* members of that name */
+    size_t item;              /* where the element begins that is read now */
     struct frame frames[HEARTH_LIMIT_LEVELS_MOST];
 };
 
@@ -190,7 +194,8 @@ static struct frame *top(struct pass *pass) {
     return pass->depth > 0 && pass->depth <= HEARTH_LIMIT_LEVELS_MOST ? &pass->frames[pass->depth - 1] : NULL;
 }
 
-size_t hearth_limits_string_end(const char *text, size_t len, size_t begin) {
+/* Where a string ends that begins with the quote at `begin`: behind its last quote; 0: it does not. */
+static size_t string_end(const char *text, size_t len, size_t begin) {
     size_t at = begin + 1;
     const char *quote;
     while (at < len && (quote = memchr(text + at, '"', len - at)) != NULL) {
@@ -257,10 +262,30 @@ static enum json_place enter(struct pass *pass) {
     return place;
 }
 
+/* Notes that an element of the body's "messages" ends here, if one is open. */
+static void end_item(struct pass *pass) {
+    struct hearth_body *body = pass->body;
+    size_t from = pass->item;
+    if (from == 0 || pass->depth != 2) {
+        return;
+    }
+    while (from < pass->pos && memchr(" \t\r\n", pass->text[from], 4) != NULL) {
+        from++;
+    }
+    if (HEARTH_BUF_ROOM(body->items, body->count, body->cap)) {
+        body->items[body->count++] = (struct hearth_body_item){.bytes = pass->text + from, .len = pass->pos - from};
+    } else {
+        pass->named += 2; /* one is missing */
+    }
+    pass->item = pass->pos + 1;
+}
+
 static void open_frame(struct pass *pass, bool object) {
     const enum json_place place = enter(pass);
     pass->bytes += copies_in(place) * (object ? OBJECT_BYTES : ARRAY_BYTES);
-    pass->depth++;
+    if (pass->depth++ == 1 && pass->messages && !object) {
+        pass->item = pass->body->begin = pass->pos + 1;
+    }
     if (pass->depth > pass->found[HEARTH_LIMIT_LEVELS]) {
         pass->found[HEARTH_LIMIT_LEVELS] = pass->depth;
     }
@@ -270,8 +295,17 @@ static void open_frame(struct pass *pass, bool object) {
     }
 }
 
+static void close_frame(struct pass *pass) {
+    end_item(pass);
+    pass->depth -= pass->depth > 0;
+    if (pass->item > 0 && pass->depth == 1) {
+        pass->body->end = pass->pos;
+        pass->item = 0;
+    }
+}
+
 static void read_string(struct pass *pass) {
-    const size_t begin = pass->pos + 1, found = hearth_limits_string_end(pass->text, pass->len, pass->pos);
+    const size_t begin = pass->pos + 1, found = string_end(pass->text, pass->len, pass->pos);
     const size_t end = found > 0 ? found : pass->len;
     const size_t close = end > begin ? end - 1 : begin;
     struct frame *frame = top(pass);
@@ -287,6 +321,10 @@ static void read_string(struct pass *pass) {
     frame->member_place = (uint8_t)place_of(frame->place, pass->text, begin, close);
     frame->members++;
     pass->arguments = names(pass->text, begin, close, "arguments");
+    if (pass->depth == 1 && pass->body != NULL) {
+        pass->messages = names(pass->text, begin, close, "messages");
+        pass->named += pass->messages;
+    }
     pass->bytes += copies_in(frame->place) * (MEMBER_BYTES + (end - begin));
     if (value_bytes_in(frame->place) > 0) {
         pass->bytes += VALUE_BYTES; /* names are values there */
@@ -314,8 +352,11 @@ static void run(struct pass *pass) {
         case '\t':
         case '\r':
         case '\n':
-        case ',':
         case ':': pass->pos++; break;
+        case ',':
+            end_item(pass);
+            pass->pos++;
+            break;
         case '{':
         case '[':
             open_frame(pass, c == '{');
@@ -323,7 +364,7 @@ static void run(struct pass *pass) {
             break;
         case '}':
         case ']':
-            pass->depth -= pass->depth > 0;
+            close_frame(pass);
             pass->pos++;
             break;
         case '"': read_string(pass); break;
@@ -351,9 +392,12 @@ size_t hearth_limits_estimate(const char *text, size_t len) {
     return pass.bytes;
 }
 
-bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error) {
-    struct pass pass = {.text = text, .len = len, .bytes = len};
+bool hearth_limits_check(const char *text, size_t len, struct hearth_body *body, struct hearth_api_error *error) {
+    struct pass pass = {.text = text, .len = len, .bytes = len, .body = body};
     run(&pass);
+    if (pass.named > 1) { /* of several the parser takes the last */
+        body->end = 0;
+    }
     const enum hearth_limit limit = passed(pass.found);
     if (limit < HEARTH_LIMITS) {
         return hearth_limits_fail(limit, pass.found[limit], NULL, error);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 struct hearth_api_error;
+struct hearth_body;
 
 #define HEARTH_LIMIT_LEVELS_MOST 1024
 
@@ -42,16 +43,14 @@ size_t hearth_limit_most(enum hearth_limit limit);
  * NULL. */
 bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param, struct hearth_api_error *error);
 
-/* Checks a body before it is parsed: one pass, no allocation. The parser reports text that is no JSON. False: the error
- * names the limit and what was found. Threads: any. */
-bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error);
+/* Checks a body before it is parsed, in one pass. The parser reports text that is no JSON. `body` (zeroed, or NULL) is
+ * filled with the places of its messages, as far as they can be told apart. False: the error names the limit and what
+ * was found. Threads: any. */
+bool hearth_limits_check(const char *text, size_t len, struct hearth_body *body, struct hearth_api_error *error);
 
 /* The same for what a small request expands to: `made` bytes, beside the values of its body of `body_bytes`. False: the
  * error names the limit. Threads: any. */
 bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error);
-
-/* Where a string of JSON ends that begins with the quote at `begin`: behind its last quote; 0: it does not. */
-size_t hearth_limits_string_end(const char *text, size_t len, size_t begin);
 
 /* The memory that the values of a body will take, which also estimates the work. Units: bytes. Threads: any. */
 size_t hearth_limits_estimate(const char *text, size_t len);

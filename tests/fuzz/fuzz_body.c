@@ -4,6 +4,7 @@
 #include "fuzz.h"
 
 #include "api/job.h"
+#include "api/limits.h"
 #include "session/message_cache.h"
 
 #include <stdio.h>
@@ -21,6 +22,11 @@ static bool is_same(const json_t *a, const json_t *b) {
 /* The value of a message that stands in `known`: here it is remembered under its number. */
 static void check_body(struct hearth_message_cache *message_cache, const char *text, size_t len, json_t *seen) {
     struct hearth_body body = {0};
+    struct hearth_api_error error;
+    if (!hearth_limits_check(text, len, &body, &error)) {
+        hearth_body_finish(&body);
+        return;
+    }
     json_t *rest = hearth_body_parse_new(message_cache, salt, text, len, &body);
     json_t *whole = hearth_json_parse(text, len, JSON_ALLOW_NUL, NULL);
     HEARTH_ASSERT(rest != NULL || body.count == 0);

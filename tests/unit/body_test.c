@@ -1,5 +1,6 @@
 /* Bodies of chats: told apart, read as far as they are new, the same as parsing everything. */
 #include "api/job.h"
+#include "api/limits.h"
 #include "session/message_cache.h"
 #include "support/random.h"
 
@@ -44,10 +45,17 @@ static const struct row rows[] = {
 
 static const struct hearth_digest salt = {1, 2};
 
+static json_t *parse_new(struct hearth_message_cache *message_cache, const char *text, size_t len,
+                         struct hearth_body *body) {
+    struct hearth_api_error error;
+    assert_true(hearth_limits_check(text, len, body, &error));
+    return hearth_body_parse_new(message_cache, salt, text, len, body);
+}
+
 static void assert_same(const char *text, size_t items) {
     struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
     struct hearth_body body = {0};
-    json_t *rest = hearth_body_parse_new(message_cache, salt, text, strlen(text), &body);
+    json_t *rest = parse_new(message_cache, text, strlen(text), &body);
     json_t *whole = hearth_json_parse(text, strlen(text), JSON_ALLOW_NUL, NULL);
     assert_true(rest == NULL || whole != NULL); /* what is told apart is JSON */
     assert_int_equal(body.count, items);
@@ -86,7 +94,7 @@ static void damage_is_the_parsers(void **state) {
         }
         struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
         struct hearth_body body = {0};
-        json_t *rest = hearth_body_parse_new(message_cache, salt, text, len, &body);
+        json_t *rest = parse_new(message_cache, text, len, &body);
         json_t *whole = hearth_json_parse(text, strlen(text), JSON_ALLOW_NUL, NULL);
         if (rest != NULL && whole == NULL) {
             fail_msg("%s", text);
