@@ -283,16 +283,13 @@ static struct hearth_backing_stats stats_of(struct hearth_backing *tier) {
 
 /* Tokens and times of a request that came to the service. */
 static void report_turn(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_report *report) {
-    const struct hearth_receipt *receipt = &tally->receipt;
     const struct hearth_api *api = job->api;
+    struct hearth_receipt *receipt = &report->receipt;
     report->computes = true;
-    report->prompt_tokens = receipt->prompt_tokens;
-    report->live_tokens = receipt->reused_live_tokens;
-    report->ram_tokens = receipt->reused_ram_tokens;
-    report->disk_tokens = receipt->reused_disk_tokens;
-    report->remote_tokens = receipt->reused_remote_tokens;
-    report->computed_tokens = receipt->computed_tokens;
-    report->matched_tokens = receipt->matched_tokens;
+    *receipt = tally->receipt;
+    receipt->wait_us[HEARTH_WAIT_WORKER] += job->prepare_start_us - job->arrived_us;
+    receipt->queue_us += job->prepare_start_us - job->arrived_us;
+    receipt->reply_beside_us = receipt->reply_beside_us > 0 ? receipt->reply_beside_us : 0;
     report->idle_tokens = hearth_idle_computed(job, receipt);
     hearth_conversation_count(job->rendered->conversation, &report->known_tokens, &report->sampled_tokens);
     report->replies = hearth_history_replies(&job->resolved->request);
@@ -301,31 +298,17 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;
     report->preemptions = tally->preemptions;
-    report->behind = receipt->behind;
     report->ahead = job->ahead;
-    report->cells_needed = receipt->cells_needed;
     report->ctx_tokens = api->engine->caps.ctx_tokens;
     report->prepare_us = job->prepare_us;
     report->prepare_cpu_us = job->prepare_cpu_us;
     report->prepare_db_us = job->prepare_db_us;
-    memcpy(report->wait_us, receipt->wait_us, sizeof report->wait_us);
-    report->wait_us[HEARTH_WAIT_WORKER] += job->prepare_start_us - job->arrived_us;
-    report->queue_us = receipt->queue_us + job->prepare_start_us - job->arrived_us;
-    report->plan_us = receipt->plan_us;
-    report->restore_us = receipt->restore_us;
-    report->prefill_us = receipt->prefill_us;
-    report->beside_us = receipt->beside_us;
-    report->reply_beside_us = receipt->reply_beside_us > 0 ? receipt->reply_beside_us : 0;
-    report->best_us = receipt->best_us;
-    report->faults = receipt->faults;
     report->read_us = job->read_us;
     report->sent_bytes = job->sent_bytes;
     report->left_us = job->gone_us > 0 && job->first_us == 0 ? job->gone_us - job->arrived_us : 0;
     report->unread_us = job->unread_us;
     report->decode_us = tally->generate_us;
     report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
-    report->reason = receipt->reason;
-    report->missing = receipt->missing;
     report->disk_bytes = stats_of(api->params.disk).budget_bytes;
     report->store_away = stats_of(api->params.remote).failing; /* the store that boxes share cannot be asked now */
     const struct hearth_caps *caps = &api->engine->caps;
@@ -337,8 +320,9 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
 
 /* What a prompt token usually costs, from the requests that computed enough to tell. */
 static void learn_rates(struct hearth_api *api, const struct hearth_report *report) {
-    if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS) {
-        const double each = (double)(report->prefill_us - report->beside_us) / report->computed_tokens;
+    const struct hearth_receipt *receipt = &report->receipt;
+    if (receipt->computed_tokens >= HEARTH_REPORT_RATE_TOKENS) {
+        const double each = (double)(receipt->prefill_us - receipt->beside_us) / receipt->computed_tokens;
         api->prefill_us_per_token = api->prefill_us_per_token > 0 ? api->prefill_us_per_token * 0.8 + each * 0.2 : each;
     }
 }
@@ -347,15 +331,15 @@ static void learn_rates(struct hearth_api *api, const struct hearth_report *repo
 
 /* Tokens and times, of requests that came to the service. */
 static void append_cost(const struct hearth_job *job, const struct hearth_report *report, struct hearth_buf *line) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const struct hearth_report_divergence *divergence = report->divergence;
     (void)hearth_buf_printf(line,
                             " prompt=%u reused=%u computed=%u generated=%u queue_ms=%.1f prefill_ms=%.1f "
                             "decode_ms=%.1f reason=%s",
-                            report->prompt_tokens,
-                            report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens,
-                            report->computed_tokens, report->generated_tokens, HEARTH_MS(report->queue_us),
-                            HEARTH_MS(report->plan_us + report->restore_us + report->prefill_us),
-                            HEARTH_MS(report->decode_us), hearth_reason_text(report->reason));
+                            receipt->prompt_tokens, hearth_receipt_reused_tokens(receipt), receipt->computed_tokens,
+                            report->generated_tokens, HEARTH_MS(receipt->queue_us),
+                            HEARTH_MS(receipt->plan_us + receipt->restore_us + receipt->prefill_us),
+                            HEARTH_MS(report->decode_us), hearth_reason_text(receipt->reason));
     if (divergence != NULL) {
         (void)hearth_buf_printf(line, " cause=%s token=%d message=%d saved=%u", hearth_cause_text(divergence->cause),
                                 divergence->token, divergence->message, divergence->saved_tokens);
@@ -404,12 +388,11 @@ static void log_report(const struct hearth_job *job, const struct hearth_report 
 
 /* The report's numbers and names as members of an object. NULL: out of memory. The caller's to free. */
 static char *members(const struct hearth_report *report, int64_t task) {
-    json_t *args =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "request", report->id, "task", (json_int_t)task, "prompt",
-                  (json_int_t)report->prompt_tokens, "computed", (json_int_t)report->computed_tokens, "reused",
-                  (json_int_t)(report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens),
-                  "generated", (json_int_t)report->generated_tokens, "end", report->end, "class",
-                  report->request_class != NULL ? report->request_class : "");
+    json_t *args = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "request", report->id, "task", (json_int_t)task, "prompt",
+        (json_int_t)report->receipt.prompt_tokens, "computed", (json_int_t)report->receipt.computed_tokens, "reused",
+        (json_int_t)hearth_receipt_reused_tokens(&report->receipt), "generated", (json_int_t)report->generated_tokens,
+        "end", report->end, "class", report->request_class != NULL ? report->request_class : "");
     const struct {
         const char *name, *text;
     } texts[] = {
@@ -437,9 +420,9 @@ static void put_spans(const struct hearth_job *job, const struct hearth_report *
         const char *name;
         int64_t us;
     } phases[] = {{"prepare", report->prepare_us},
-                  {"queue", report->queue_us},
-                  {"restore", report->plan_us + report->restore_us},
-                  {"prefill", report->prefill_us},
+                  {"queue", report->receipt.queue_us},
+                  {"restore", report->receipt.plan_us + report->receipt.restore_us},
+                  {"prefill", report->receipt.prefill_us},
                   {"decode", report->decode_us}};
     struct hearth_span span = {.track = HEARTH_TRACK_SERVICE,
                                .category = "request",

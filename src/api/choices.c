@@ -60,7 +60,7 @@ static json_t *progress_json(const struct hearth_choice *choice, uint32_t prefil
     const struct hearth_receipt *receipt = &choice->receipt;
     const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
     return json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)receipt->prompt_tokens, "cache",
-                     (json_int_t)hearth_api_receipt_cached_tokens(receipt), "processed", (json_int_t)prefilled_tokens,
+                     (json_int_t)hearth_receipt_reused_tokens(receipt), "processed", (json_int_t)prefilled_tokens,
                      "time_ms", (json_int_t)(us / 1000));
 }
 

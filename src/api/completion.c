@@ -56,8 +56,8 @@ static json_t *final_json(struct hearth_choice *choice, json_t *content) {
         settings_json(job), "prompt", hearth_json_text((const char *)prompt->data, prompt->len), "truncated",
         choice->finish == HEARTH_FINISH_LENGTH && evaluated + predicted >= job->api->engine->caps.ctx_tokens,
         "stop_type", stop_type(choice), "stopping_word", choice->stop != NULL ? choice->stop : "", "tokens_cached",
-        (json_int_t)hearth_api_receipt_cached_tokens(&choice->receipt), "timings", hearth_timings_json(&tally),
-        "hearth", hearth_api_receipt_json(&tally), "completion_probabilities", take_probs(choice));
+        (json_int_t)hearth_receipt_reused_tokens(&choice->receipt), "timings", hearth_timings_json(&tally), "hearth",
+        hearth_api_receipt_json(&tally), "completion_probabilities", take_probs(choice));
 }
 
 static json_t *whole_json(struct hearth_choice *choice) {

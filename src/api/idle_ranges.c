@@ -11,7 +11,7 @@ void hearth_idle_note(struct hearth_idle *idle, struct hearth_digest replied, si
 uint32_t hearth_idle_computed(const struct hearth_job *job, const struct hearth_receipt *receipt) {
     const struct hearth_idle *idle = job->api->idle;
     const struct hearth_digest replied = job->resolved->replied;
-    const size_t reused = hearth_api_receipt_cached_tokens(receipt);
+    const size_t reused = hearth_receipt_reused_tokens(receipt);
     if (idle == NULL || hearth_digest_is_zero(replied)) {
         return 0;
     }

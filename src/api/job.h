@@ -273,8 +273,6 @@ struct hearth_tally {
 };
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);
-/* Prompt tokens that were reused, from any place. */
-uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt);
 json_t *hearth_usage_json(const struct hearth_tally *tally);
 json_t *hearth_timings_json(const struct hearth_tally *tally);
 json_t *hearth_api_receipt_json(const struct hearth_tally *tally);

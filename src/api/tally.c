@@ -16,11 +16,6 @@ static void add_generated(const struct hearth_choice *choice, struct hearth_tall
     }
 }
 
-uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt) {
-    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens +
-           receipt->reused_remote_tokens;
-}
-
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
     *tally = (struct hearth_tally){.receipt = choice->receipt, .job = choice->job};
     add_generated(choice, tally);
@@ -73,7 +68,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_int_t prompt = receipt->prompt_tokens;
     json_int_t completion = (json_int_t)tally->generated_tokens;
-    json_int_t cached = hearth_api_receipt_cached_tokens(receipt);
+    json_int_t cached = hearth_receipt_reused_tokens(receipt);
     return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
                      "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
                      "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
@@ -82,7 +77,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
 /* The prompt's time is from getting a lane to the first token: plan, restore and prefill. */
 json_t *hearth_timings_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    json_int_t cached = hearth_api_receipt_cached_tokens(receipt);
+    json_int_t cached = hearth_receipt_reused_tokens(receipt);
     double prompt_n = receipt->computed_tokens;
     double prompt_ms = HEARTH_MS(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;

@@ -78,4 +78,10 @@ struct hearth_receipt {
     uint64_t evicted;           /* pages and snapshots evicted from the server's start until it was planned */
 };
 
+/* Prompt tokens that were reused, from any place. */
+static inline uint32_t hearth_receipt_reused_tokens(const struct hearth_receipt *receipt) {
+    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens +
+           receipt->reused_remote_tokens;
+}
+
 #endif

@@ -21,18 +21,19 @@ void hearth_histogram_add(struct hearth_histogram *histogram, int64_t us) {
 }
 
 void hearth_figures_add(struct hearth_figures *figures, const struct hearth_report *report, unsigned request_class) {
+    const struct hearth_receipt *receipt = &report->receipt;
     if (!report->computes) {
         return;
     }
     if (report->ttft_us > 0) {
         hearth_histogram_add(&figures->ttft, report->ttft_us);
     }
-    hearth_histogram_add(&figures->queue, report->queue_us);
-    hearth_histogram_add(&figures->prefill, report->prefill_us);
-    if (report->ram_tokens + report->disk_tokens + report->remote_tokens > 0) {
-        hearth_histogram_add(&figures->restore, report->restore_us);
+    hearth_histogram_add(&figures->queue, receipt->queue_us);
+    hearth_histogram_add(&figures->prefill, receipt->prefill_us);
+    if (hearth_receipt_reused_tokens(receipt) > receipt->reused_live_tokens) {
+        hearth_histogram_add(&figures->restore, receipt->restore_us);
     }
-    figures->requests[request_class][report->reason]++;
+    figures->requests[request_class][receipt->reason]++;
 }
 
 static bool print_histogram(const struct hearth_histogram *histogram, const char *name, const char *help,

@@ -20,29 +20,32 @@ static json_t *text_or_null(const char *text) {
 }
 
 static json_t *tokens_json(const struct hearth_report *report) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const uint32_t known = hearth_report_known(report);
-    const json_int_t fresh = report->prompt_tokens > known ? report->prompt_tokens - known : 0;
+    const json_int_t fresh = receipt->prompt_tokens > known ? receipt->prompt_tokens - known : 0;
     return json_pack("{s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:I}", "prompt",
-                     (json_int_t)report->prompt_tokens, "new", fresh, "reused", "live", (json_int_t)report->live_tokens,
-                     "ram", (json_int_t)report->ram_tokens, "disk", (json_int_t)report->disk_tokens, "remote",
-                     (json_int_t)report->remote_tokens, "computed", (json_int_t)report->computed_tokens, "idle",
-                     (json_int_t)report->idle_tokens, "matched", (json_int_t)report->matched_tokens, "generated",
-                     (json_int_t)report->generated_tokens);
+                     (json_int_t)receipt->prompt_tokens, "new", fresh, "reused", "live",
+                     (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
+                     (json_int_t)receipt->reused_disk_tokens, "remote", (json_int_t)receipt->reused_remote_tokens,
+                     "computed", (json_int_t)receipt->computed_tokens, "idle", (json_int_t)report->idle_tokens,
+                     "matched", (json_int_t)receipt->matched_tokens, "generated", (json_int_t)report->generated_tokens);
 }
 
 static json_t *times_json(const struct hearth_report *report) {
+    const struct hearth_receipt *receipt = &report->receipt;
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "read", ms(report->read_us), "prepare",
-                     ms(report->prepare_us), "queue", ms(report->queue_us), "plan", ms(report->plan_us), "restore",
-                     ms(report->restore_us), "prefill", ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode",
-                     ms(report->decode_us), "beside", ms(report->beside_us + report->reply_beside_us), "unread",
+                     ms(report->prepare_us), "queue", ms(receipt->queue_us), "plan", ms(receipt->plan_us), "restore",
+                     ms(receipt->restore_us), "prefill", ms(receipt->prefill_us), "ttft", ms(report->ttft_us), "decode",
+                     ms(report->decode_us), "beside", ms(receipt->beside_us + receipt->reply_beside_us), "unread",
                      ms(report->unread_us), "total", ms(report->total_us));
 }
 
 static json_t *waits_json(const struct hearth_report *report) {
+    const struct hearth_receipt *receipt = &report->receipt;
     json_t *waits = json_object();
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
-        if (report->wait_us[i] > 0) {
-            json_object_set_new(waits, hearth_wait_text((enum hearth_wait)i), ms(report->wait_us[i]));
+        if (receipt->wait_us[i] > 0) {
+            json_object_set_new(waits, hearth_wait_text((enum hearth_wait)i), ms(receipt->wait_us[i]));
         }
     }
     return waits;
@@ -90,13 +93,14 @@ static json_t *verdicts_json(const struct hearth_report *report, bool texts) {
 
 /* Adds the members of a request that asked for a turn of the model. */
 static bool add_turn(const struct hearth_report *report, bool texts, json_t *json) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const double s = (double)report->decode_us / 1e6;
     const double rate = s > 0 && report->generated_tokens > 1 ? (report->generated_tokens - 1) / s : 0;
     json_t *turn =
         json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:f, s:s, s:o, s:o}", "tokens", tokens_json(report), "ms",
                   times_json(report), "waits_ms", waits_json(report), "preemptions", (json_int_t)report->preemptions,
-                  "behind", (json_int_t)report->behind, "ahead", text_or_null(report->ahead), "tokens_per_second",
-                  (double)(int64_t)(rate * 10) / 10.0, "reason", hearth_reason_text(report->reason), "divergence",
+                  "behind", (json_int_t)receipt->behind, "ahead", text_or_null(report->ahead), "tokens_per_second",
+                  (double)(int64_t)(rate * 10) / 10.0, "reason", hearth_reason_text(receipt->reason), "divergence",
                   report->divergence != NULL ? hearth_report_divergence_json(report->divergence, texts) : json_null(),
                   "verdicts", verdicts_json(report, texts));
     const bool ok = turn != NULL && json_object_update(json, turn) == 0;

@@ -65,30 +65,25 @@ struct hearth_report {
     const char *trace;         /* of its client's traceparent; NULL: none */
     int64_t at_ms;             /* its arrival, since 1970 */
     int status;
-    bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
-    uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, remote_tokens, computed_tokens, matched_tokens;
-    uint32_t replies;        /* replies in its history, of this server or not */
-    uint32_t sampled_tokens; /* tokens of its beginning that this server has sampled */
-    uint32_t known_tokens;   /* tokens of its beginning that the transcripts know: computed before, or only counted */
-    uint32_t idle_tokens;    /* reused tokens that were computed ahead, in idle time */
+    bool computes;                 /* it asked for a turn of the model; otherwise the rest is zero */
+    struct hearth_receipt receipt; /* of all its prompts; with the wait for a thread that prepares it */
+    uint32_t replies;              /* replies in its history, of this server or not */
+    uint32_t sampled_tokens;       /* tokens of its beginning that this server has sampled */
+    uint32_t known_tokens; /* tokens of its beginning that the transcripts know: computed before, or only counted */
+    uint32_t idle_tokens;  /* reused tokens that were computed ahead, in idle time */
     uint32_t generated_tokens, thinking_tokens, drafted_tokens, accepted_tokens, preemptions;
-    uint32_t behind;                   /* requests in front of it, if it waited for a lane */
-    const char *ahead;                 /* these in words, as "2 of claude-cli/2.1"; NULL or "": unknown */
-    uint32_t cells_needed, ctx_tokens; /* cells needed to run beside the others; cells that there are */
-    int64_t read_us;                   /* how long its body was on the way */
-    size_t sent_bytes;                 /* bytes of its response */
-    int64_t left_us;                   /* when its client left before the first token; 0: it did not */
-    int64_t unread_us;                 /* how much of the reply's time the client did not take what was written */
-    int64_t beside_us, reply_beside_us, best_us, faults; /* as in a receipt */
-    int64_t prepare_cpu_us;                              /* of the time for preparing it: CPU time, … */
-    int64_t prepare_db_us;                               /* … and waiting for the session database */
-    int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
-    int64_t wait_us[HEARTH_WAIT_COUNT];
-    enum hearth_reason reason;
+    uint32_t ctx_tokens;    /* cells that there are */
+    const char *ahead;      /* the requests in front of it in words, as "2 of claude-cli/2.1"; NULL or "": unknown */
+    int64_t read_us;        /* how long its body was on the way */
+    size_t sent_bytes;      /* bytes of its response */
+    int64_t left_us;        /* when its client left before the first token; 0: it did not */
+    int64_t unread_us;      /* how much of the reply's time the client did not take what was written */
+    int64_t prepare_cpu_us; /* of the time for preparing it: CPU time, … */
+    int64_t prepare_db_us;  /* … and waiting for the session database */
+    int64_t prepare_us, ttft_us, decode_us, total_us;
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
     uint64_t token_bytes;                              /* bytes of state per token */
-    struct hearth_shortfall missing;                   /* as in a receipt */
     uint64_t disk_bytes;                               /* bytes that state may take on disk; 0: there is no disk */
     bool store_away;                                   /* the shared store could not be asked when the request ended */
     uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */

@@ -21,8 +21,8 @@ void hearth_trend_add(struct hearth_trend *trend, const struct hearth_report *re
     }
     struct hearth_trend_minute *slot = slot_of(trend, minute);
     slot->requests++;
-    slot->prompt_tokens += report->prompt_tokens;
-    slot->computed_tokens += report->computed_tokens;
+    slot->prompt_tokens += report->receipt.prompt_tokens;
+    slot->computed_tokens += report->receipt.computed_tokens;
     if (report->ttft_us > 0) {
         const double bucket = 4 * log2((double)report->ttft_us / 1000.0);
         const int last = HEARTH_TREND_BUCKETS - 1;

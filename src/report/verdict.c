@@ -49,17 +49,18 @@ const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause) {
  * it; the transcripts have not. But without a reply of this server in the prompt they prove nothing, because they also
  * know text that was only counted; and they know only conversations. */
 uint32_t hearth_report_known(const struct hearth_report *report) {
-    const uint32_t end = report->missing.end > 0 ? (uint32_t)report->missing.end : 0;
-    uint32_t known = report->matched_tokens;
-    if (report->reason == HEARTH_REASON_EVICTED) {
+    const struct hearth_receipt *receipt = &report->receipt;
+    const uint32_t end = receipt->missing.end > 0 ? (uint32_t)receipt->missing.end : 0;
+    uint32_t known = receipt->matched_tokens;
+    if (receipt->reason == HEARTH_REASON_EVICTED) {
         known = report->known_tokens == 0 || (end > 0 && end < report->known_tokens) ? end : report->known_tokens;
-    } else if (report->reason == HEARTH_REASON_RESTORE_FAILED && end > 0) {
+    } else if (receipt->reason == HEARTH_REASON_RESTORE_FAILED && end > 0) {
         known = end;
     } else if (report->sampled_tokens > 0) {
         known = report->known_tokens;
     }
-    known = known < report->prompt_tokens ? known : report->prompt_tokens - (report->prompt_tokens > 0);
-    return known > report->matched_tokens ? known : report->matched_tokens;
+    known = known < receipt->prompt_tokens ? known : receipt->prompt_tokens - (receipt->prompt_tokens > 0);
+    return known > receipt->matched_tokens ? known : receipt->matched_tokens;
 }
 
 /* ---- words ---- */
@@ -168,28 +169,27 @@ struct judge {
 
 /* How long computing the prompt itself took. */
 static double own_us(const struct hearth_report *report) {
-    return report->prefill_us > report->beside_us ? (double)(report->prefill_us - report->beside_us) : 0;
+    const struct hearth_receipt *receipt = &report->receipt;
+    return receipt->prefill_us > receipt->beside_us ? (double)(receipt->prefill_us - receipt->beside_us) : 0;
 }
 
 /* What reading a cold model's pages cost: compared with the server's usual speed or, if that is unknown, with the
  * fastest part of this prompt. */
 static int64_t cold_us(const struct hearth_report *report) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const double usual =
-        report->prefill_us_per_token > 0 ? report->prefill_us_per_token : (double)report->best_us / 1000;
-    const double more = own_us(report) - usual * report->computed_tokens;
-    return report->faults >= COLD_FAULTS && usual > 0 && more > 0 ? (int64_t)more : 0;
+        report->prefill_us_per_token > 0 ? report->prefill_us_per_token : (double)receipt->best_us / 1000;
+    const double more = own_us(report) - usual * receipt->computed_tokens;
+    return receipt->faults >= COLD_FAULTS && usual > 0 && more > 0 ? (int64_t)more : 0;
 }
 
 /* The prefill time of a prompt token: in this request or, if it computed too few, as is usual for the server. */
 static double token_us(const struct hearth_report *report) {
-    if (report->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
-        return report->computed_tokens > 0 ? (own_us(report) - (double)cold_us(report)) / report->computed_tokens : 0;
+    const struct hearth_receipt *receipt = &report->receipt;
+    if (receipt->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
+        return receipt->computed_tokens > 0 ? (own_us(report) - (double)cold_us(report)) / receipt->computed_tokens : 0;
     }
     return report->prefill_us_per_token;
-}
-
-static uint32_t reused(const struct hearth_report *report) {
-    return report->live_tokens + report->ram_tokens + report->disk_tokens + report->remote_tokens;
 }
 
 /* Adds a verdict without a text; NULL: there is no room. */
@@ -444,9 +444,10 @@ void hearth_verdict_unquote(struct hearth_verdict *verdict) {
 /* Judges text that no earlier prompt had. */
 static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;
-    const uint32_t fresh = report->computed_tokens > again ? report->computed_tokens - again : 0;
+    const struct hearth_receipt *receipt = &report->receipt;
+    const uint32_t fresh = receipt->computed_tokens > again ? receipt->computed_tokens - again : 0;
     const struct words tokens = count(fresh);
-    const bool begins = report->reason == HEARTH_REASON_COLD;
+    const bool begins = receipt->reason == HEARTH_REASON_COLD;
     struct hearth_verdict *verdict = by_time(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT,
                                              (int64_t)((double)fresh * token_us(report)));
     if (verdict == NULL) {
@@ -478,7 +479,7 @@ static unsigned long long mib_up(uint64_t bytes) {
 
 /* Advises how much room would have kept the state. */
 static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
-    const struct hearth_shortfall *missing = &report->missing;
+    const struct hearth_shortfall *missing = &report->receipt.missing;
     if (missing->store) {
         advise(to, "more memory for the store, or a longer `--kv-remote-ttl`: it removes by itself what is too much "
                    "or too old");
@@ -500,7 +501,7 @@ static void advise_room(const struct hearth_report *report, struct hearth_verdic
 
 /* Advises the largest interval with a snapshot near enough to the known part to save most of it. */
 static void advise_interval(const struct hearth_report *report, uint32_t known, struct hearth_verdict *to) {
-    const uint32_t from = reused(report), lost = known - from;
+    const uint32_t from = hearth_receipt_reused_tokens(&report->receipt), lost = known - from;
     for (uint32_t every = 4096; every >= 64; every /= 2) {
         const uint32_t at = known / every * every, saved = at > from ? at - from : 0;
         if (every < report->snapshot_interval && saved >= lost / 4 * 3 && known / every <= INTERVAL_MARKS) {
@@ -514,18 +515,20 @@ static void advise_interval(const struct hearth_report *report, uint32_t known, 
 /* Judges state that was known and could not be used. Returns how many tokens. */
 static uint32_t judge_state(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const uint32_t known = hearth_report_known(report), lost = known > reused(report) ? known - reused(report) : 0;
+    const struct hearth_receipt *receipt = &report->receipt;
+    const uint32_t known = hearth_report_known(report), reused = hearth_receipt_reused_tokens(receipt);
+    const uint32_t lost = known > reused ? known - reused : 0;
     const int64_t lost_us = (int64_t)((double)lost * token_us(report));
     const struct words tokens = count(lost);
     struct hearth_verdict *verdict;
     if (lost < NAMED_TOKENS) {
         return 0;
     }
-    switch (report->reason) {
+    switch (receipt->reason) {
     case HEARTH_REASON_EVICTED:
         verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
         say(verdict, "%s tokens were known, but their state (%s) had been evicted%s", tokens.text,
-            size(lost * report->token_bytes).text, report->missing.store ? " from the store that boxes share" : "");
+            size(lost * report->token_bytes).text, receipt->missing.store ? " from the store that boxes share" : "");
         advise_room(report, verdict);
         break;
     case HEARTH_REASON_NO_SNAPSHOT:
@@ -554,6 +557,7 @@ static uint32_t judge_state(struct judge *judge) {
 
 static void judge_prompt(struct judge *judge) {
     const struct hearth_report *report = judge->report;
+    const struct hearth_receipt *receipt = &report->receipt;
     const struct hearth_report_divergence *divergence = report->divergence;
     uint32_t again = judge_state(judge);
     if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER) {
@@ -561,11 +565,11 @@ static void judge_prompt(struct judge *judge) {
             divergence->line_count > 0 && (fixable_lines(divergence) == divergence->line_count || !divergence->own);
         uint32_t saved = fixed ? divergence->fixed_tokens : divergence->saved_tokens;
         if (divergence->cause == HEARTH_CAUSE_COMPACTED) {
-            saved = report->computed_tokens;
+            saved = receipt->computed_tokens;
         } else if (divergence->own && saved < divergence->saved_tokens / 10 * 9) { /* more changed than those lines */
             saved = divergence->saved_tokens;
         }
-        saved = saved < report->computed_tokens ? saved : report->computed_tokens;
+        saved = saved < receipt->computed_tokens ? saved : receipt->computed_tokens;
         struct hearth_verdict *verdict = saved >= NAMED_TOKENS
                                              ? name_it(judge, divergence_cause(divergence->cause), saved,
                                                        (int64_t)((double)saved * token_us(report)))
@@ -587,8 +591,9 @@ static uint32_t enough_cells(uint32_t needed) {
 }
 
 static void say_wait(const struct hearth_report *report, enum hearth_wait wait, int64_t us, struct hearth_verdict *to) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const struct words time = duration(us);
-    const uint32_t behind = report->behind;
+    const uint32_t behind = receipt->behind;
     const bool named = behind > 0 && report->ahead != NULL && report->ahead[0] != '\0';
     switch (wait) {
     case HEARTH_WAIT_LANE:
@@ -599,25 +604,25 @@ static void say_wait(const struct hearth_report *report, enum hearth_wait wait, 
         say(to,
             "it waited %s for another request that was computing the same beginning, and took %s tokens from "
             "it",
-            time.text, count(reused(report)).text);
+            time.text, count(hearth_receipt_reused_tokens(receipt)).text);
         break;
     case HEARTH_WAIT_CELLS:
         say(to, "it waited %s because the KV cache was full%s", time.text,
             report->preemptions > 0 ? ", having lost its lane for that" : "");
-        if (report->cells_needed > 0) {
+        if (receipt->cells_needed > 0) {
             advise(to,
                    "`--ctx-size %u` instead of %u would have had room for it beside those that ran; or less "
                    "`--parallel`",
-                   enough_cells(report->cells_needed), report->ctx_tokens);
+                   enough_cells(receipt->cells_needed), report->ctx_tokens);
         }
         break;
     case HEARTH_WAIT_DISK:
-        say(to, "reading the state of %s tokens from disk took %s", count(report->disk_tokens).text, time.text);
+        say(to, "reading the state of %s tokens from disk took %s", count(receipt->reused_disk_tokens).text, time.text);
         break;
     case HEARTH_WAIT_STORE:
-        if (report->remote_tokens > 0) {
+        if (receipt->reused_remote_tokens > 0) {
             say(to, "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
-                count(report->remote_tokens).text, time.text);
+                count(receipt->reused_remote_tokens).text, time.text);
         } else {
             say(to, "it waited %s for the store that boxes share, which %s", time.text,
                 report->store_away ? "did not answer" : "had nothing");
@@ -638,15 +643,16 @@ static void judge_waits(struct judge *judge) {
         [HEARTH_WAIT_SCAN] = HEARTH_VERDICT_SCANNING,        [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED,
         [HEARTH_WAIT_STORE] = HEARTH_VERDICT_SLOW_STORE,     [HEARTH_WAIT_WORKER] = HEARTH_VERDICT_WORKERS};
     const struct hearth_report *report = judge->report;
+    const struct hearth_receipt *receipt = &report->receipt;
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
-        int64_t us = report->wait_us[wait];
+        int64_t us = receipt->wait_us[wait];
         if (wait == HEARTH_WAIT_BATCH) {
             continue; /* it belongs to the requests computed beside it */
         }
-        const bool remote = report->remote_tokens > report->disk_tokens;
+        const bool remote = receipt->reused_remote_tokens > receipt->reused_disk_tokens;
         if (wait == (remote ? HEARTH_WAIT_STORE : HEARTH_WAIT_DISK) &&
-            report->disk_tokens + report->remote_tokens > 0) {
-            us += report->restore_us;
+            receipt->reused_disk_tokens + receipt->reused_remote_tokens > 0) {
+            us += receipt->restore_us;
         }
         struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);
         if (verdict != NULL) {
@@ -658,19 +664,21 @@ static void judge_waits(struct judge *judge) {
 /* Names the requests computed beside this one if they took most of its time; on a busy server there are always some. */
 static void judge_shared(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const int64_t batch_us = report->wait_us[HEARTH_WAIT_BATCH];
-    const int64_t us = batch_us + report->beside_us + report->reply_beside_us;
+    const struct hearth_receipt *receipt = &report->receipt;
+    const int64_t batch_us = receipt->wait_us[HEARTH_WAIT_BATCH];
+    const int64_t us = batch_us + receipt->beside_us + receipt->reply_beside_us;
     struct hearth_verdict *verdict = us * 2 > report->total_us ? by_time(judge, HEARTH_VERDICT_SHARED, us) : NULL;
     if (verdict != NULL) {
         say(verdict,
             "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
             "computed, %s of its reply's time",
-            duration(batch_us).text, duration(report->beside_us).text, duration(report->reply_beside_us).text);
+            duration(batch_us).text, duration(receipt->beside_us).text, duration(receipt->reply_beside_us).text);
     }
 }
 
 /* The sentence about preparing the request: the database, the work, or having no core. */
 static void say_preparing(const struct hearth_report *report, struct hearth_verdict *to) {
+    const struct hearth_receipt *receipt = &report->receipt;
     const int64_t us = report->prepare_us;
     const struct words time = duration(us);
     if (report->prepare_db_us * 2 > us) {
@@ -682,8 +690,8 @@ static void say_preparing(const struct hearth_report *report, struct hearth_verd
             "reading, rendering and tokenising the request took %s: it has %s bytes, and the text of %s of its "
             "%s tokens was known",
             time.text, count(report->sent_bytes).text, count(report->known_tokens).text,
-            count(report->prompt_tokens).text);
-        if (report->known_tokens * 2 > report->prompt_tokens) {
+            count(receipt->prompt_tokens).text);
+        if (report->known_tokens * 2 > receipt->prompt_tokens) {
             advise(to, "fewer or smaller tools and schemas: they are read and become a grammar with each request");
         }
     } else {
@@ -695,6 +703,7 @@ static void say_preparing(const struct hearth_report *report, struct hearth_verd
 
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
+    const struct hearth_receipt *receipt = &report->receipt;
     struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
     if (verdict != NULL) {
         say_preparing(report, verdict);
@@ -704,7 +713,7 @@ static void judge_times(struct judge *judge) {
         say(verdict,
             "%s pages were read from disk while its prompt was computed: the model was not in RAM, which took "
             "%s",
-            count((uint64_t)report->faults).text, duration(verdict->lost_us).text);
+            count((uint64_t)receipt->faults).text, duration(verdict->lost_us).text);
     }
     if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us)) != NULL) {
         say(verdict, "the request itself took %s to arrive: %s bytes after its head", duration(report->read_us).text,
@@ -714,7 +723,7 @@ static void judge_times(struct judge *judge) {
         say(verdict, "for %s of the reply's time the client, or the network to it, had not taken what was written",
             duration(report->unread_us).text);
     }
-    const int64_t reply_us = report->decode_us - report->reply_beside_us - report->wait_us[HEARTH_WAIT_PREEMPTED];
+    const int64_t reply_us = report->decode_us - receipt->reply_beside_us - receipt->wait_us[HEARTH_WAIT_PREEMPTED];
     if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us &&
         (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, reply_us)) != NULL) {
         const struct words thinking = report->thinking_tokens > 0
@@ -728,8 +737,9 @@ static void judge_times(struct judge *judge) {
 /* Names a client that left before the first token. What it costs is the time in no other verdict's wait. */
 static void judge_left(struct judge *judge) {
     const struct hearth_report *report = judge->report;
+    const struct hearth_receipt *receipt = &report->receipt;
     const double each_us = token_us(report);
-    const uint32_t rest = report->prompt_tokens - reused(report), done = reused(report) + report->computed_tokens;
+    const uint32_t reused = hearth_receipt_reused_tokens(receipt), done = reused + receipt->computed_tokens;
     int64_t lost_us = report->left_us;
     if (lost_us < NAMED_US) {
         return;
@@ -738,17 +748,17 @@ static void judge_left(struct judge *judge) {
         lost_us -= causes[judge->out[i].cause].kind == HEARTH_KIND_WAIT ? judge->out[i].lost_us : 0;
     }
     struct hearth_verdict *verdict = name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0, lost_us > 0 ? lost_us : 0);
-    if (verdict == NULL || report->prompt_tokens == 0) {
+    if (verdict == NULL || receipt->prompt_tokens == 0) {
         return;
     }
     say(verdict,
         "the client left after %s, before the first token: the state of %s of its prompt's %s tokens was ready",
-        duration(report->left_us).text, count(done).text, count(report->prompt_tokens).text);
-    if (each_us > 0 && report->reason != HEARTH_REASON_CACHE_OFF) {
+        duration(report->left_us).text, count(done).text, count(receipt->prompt_tokens).text);
+    if (each_us > 0 && receipt->reason != HEARTH_REASON_CACHE_OFF) {
         advise(verdict,
                "if that was its time limit, a longer one: this prompt takes about %s alone. What was computed is kept, "
                "and the same request goes on from there",
-               duration((int64_t)(rest * each_us)).text);
+               duration((int64_t)((receipt->prompt_tokens - reused) * each_us)).text);
     }
 }
 

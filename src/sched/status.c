@@ -42,8 +42,7 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     info.generated_tokens = task->generated;
     info.drafted_tokens = task->spec.drafted;
     info.accepted_tokens = task->spec.accepted;
-    info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
-                         task->receipt.reused_disk_tokens + task->receipt.reused_remote_tokens;
+    info.reused_tokens = hearth_receipt_reused_tokens(&task->receipt);
     if (info.reused_tokens > (uint32_t)lane->begun) {
         info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost during a preemption */
     }

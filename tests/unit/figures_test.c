@@ -39,7 +39,7 @@ static void buckets_are_cumulative(void **state) {
 
 static void requests_count_by_class_and_reason(void **state) {
     struct hearth_figures figures = {0};
-    struct hearth_report report = {.computes = true, .reason = HEARTH_REASON_EVICTED, .ttft_us = 2000000};
+    struct hearth_report report = {.computes = true, .receipt.reason = HEARTH_REASON_EVICTED, .ttft_us = 2000000};
     (void)state;
     hearth_figures_add(&figures, &report, 1);
     hearth_figures_add(&figures, &report, 1);

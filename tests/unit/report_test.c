@@ -22,18 +22,18 @@ static struct hearth_report good(void) {
                                   .at_ms = 1764032400123,
                                   .status = 200,
                                   .computes = true,
-                                  .prompt_tokens = 1000,
-                                  .live_tokens = 990,
-                                  .matched_tokens = 990,
-                                  .computed_tokens = 10,
+                                  .receipt.prompt_tokens = 1000,
+                                  .receipt.reused_live_tokens = 990,
+                                  .receipt.matched_tokens = 990,
+                                  .receipt.computed_tokens = 10,
                                   .generated_tokens = 21,
-                                  .prefill_us = 10000,
+                                  .receipt.prefill_us = 10000,
                                   .decode_us = 200000,
                                   .ttft_us = 15000,
                                   .total_us = 500000,
                                   .prefill_us_per_token = 1000,
                                   .token_bytes = 1 << 20,
-                                  .reason = HEARTH_REASON_EXTENDED};
+                                  .receipt.reason = HEARTH_REASON_EXTENDED};
 }
 
 static struct hearth_report_divergence changed(enum hearth_cause cause, uint32_t saved) {
@@ -50,12 +50,12 @@ static struct hearth_report_divergence changed(enum hearth_cause cause, uint32_t
 /* A prompt of 1,000 tokens that was computed from token 20 on, in a second. */
 static struct hearth_report missed(const struct hearth_report_divergence *divergence) {
     struct hearth_report report = good();
-    report.live_tokens = report.matched_tokens = 20;
-    report.computed_tokens = 980;
-    report.prefill_us = 980000;
+    report.receipt.reused_live_tokens = report.receipt.matched_tokens = 20;
+    report.receipt.computed_tokens = 980;
+    report.receipt.prefill_us = 980000;
     report.ttft_us = 1000000;
     report.total_us = 1300000;
-    report.reason = HEARTH_REASON_DIVERGED;
+    report.receipt.reason = HEARTH_REASON_DIVERGED;
     report.divergence = divergence;
     return report;
 }
@@ -224,34 +224,34 @@ static void what_was_never_known_is_new(void **state) {
     (void)state;
     assert_int_equal(first_is(&report, "new_text").tokens, 980);
     report.divergence = NULL;
-    report.reason = HEARTH_REASON_COLD;
+    report.receipt.reason = HEARTH_REASON_COLD;
     assert_int_equal(first_is(&report, "new_conversation").tokens, 980);
 }
 
 static void state_that_is_gone_is_told_with_its_size(void **state) {
     struct hearth_report report = missed(NULL);
     (void)state;
-    report.matched_tokens = 900;
-    report.reason = HEARTH_REASON_EVICTED;
+    report.receipt.matched_tokens = 900;
+    report.receipt.reason = HEARTH_REASON_EVICTED;
     const struct hearth_verdict verdict = first_is(&report, "evicted");
     assert_int_equal(verdict.tokens, 880);
     assert_string_equal(verdict.text, "880 tokens were known, but their state (880 MiB) had been evicted");
-    report.matched_tokens = 500; /* the tree has forgotten the rest, the transcripts have not */
+    report.receipt.matched_tokens = 500; /* the tree has forgotten the rest, the transcripts have not */
     report.known_tokens = 900;
     assert_int_equal(first_is(&report, "evicted").tokens, 880);
-    report.matched_tokens = 20;
-    report.reason = HEARTH_REASON_EXTENDED; /* tokens that were only counted before */
+    report.receipt.matched_tokens = 20;
+    report.receipt.reason = HEARTH_REASON_EXTENDED; /* tokens that were only counted before */
     assert_int_equal(first_is(&report, "new_text").tokens, 980);
-    report.matched_tokens = 900;
-    report.reason = HEARTH_REASON_NO_SNAPSHOT;
+    report.receipt.matched_tokens = 900;
+    report.receipt.reason = HEARTH_REASON_NO_SNAPSHOT;
     assert_int_equal(first_is(&report, "no_snapshot").tokens, 880);
-    report.reason = HEARTH_REASON_RESTORE_FAILED;
+    report.receipt.reason = HEARTH_REASON_RESTORE_FAILED;
     assert_int_equal(first_is(&report, "restore_failed").tokens, 880);
-    report.missing.end = 500; /* of the prompt, state that a plan had */
-    report.matched_tokens = 20;
+    report.receipt.missing.end = 500; /* of the prompt, state that a plan had */
+    report.receipt.matched_tokens = 20;
     assert_int_equal(first_is(&report, "restore_failed").tokens, 480);
-    report.reason = HEARTH_REASON_EVICTED;
-    report.missing.store = true;
+    report.receipt.reason = HEARTH_REASON_EVICTED;
+    report.receipt.missing.store = true;
     assert_non_null(strstr(first_is(&report, "evicted").text, "had been evicted from the store that boxes share"));
     assert_non_null(strstr(first_is(&report, "evicted").advice, "--kv-remote-ttl"));
 }
@@ -266,24 +266,24 @@ static void waits_are_told_by_what_was_waited_for(void **state) {
     (void)state;
     for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
         struct hearth_report report = good();
-        report.wait_us[i] = 4000000;
+        report.receipt.wait_us[i] = 4000000;
         report.total_us += 4000000;
-        report.behind = report.preemptions = 1;
+        report.receipt.behind = report.preemptions = 1;
         assert_int_equal(first_is(&report, names[i]).lost_us, 4000000);
     }
     struct hearth_report report = good();
-    report.wait_us[HEARTH_WAIT_LANE] = 2500000;
+    report.receipt.wait_us[HEARTH_WAIT_LANE] = 2500000;
     report.total_us += 2500000;
-    report.behind = 7;
+    report.receipt.behind = 7;
     report.ahead = "6 of codex/1.0 (session night), 1 of others";
     assert_string_equal(
         first_is(&report, "queued").text,
         "it waited 2.5 s for a lane, behind 7 other requests (when it came, running or waiting: 6 of codex/1.0 "
         "(session night), 1 of others)");
     report = good();
-    report.wait_us[HEARTH_WAIT_CELLS] = 2500000;
+    report.receipt.wait_us[HEARTH_WAIT_CELLS] = 2500000;
     report.total_us += 2500000;
-    report.cells_needed = 9000;
+    report.receipt.cells_needed = 9000;
     report.ctx_tokens = 8192;
     assert_non_null(strstr(first_is(&report, "short_of_cells").advice, "`--ctx-size 12288` instead of 8192"));
 }
@@ -304,7 +304,7 @@ static void times_have_their_causes(void **state) {
     report = good();
     report.prepare_us = 3000000;
     report.total_us += 3000000;
-    report.prompt_tokens = 1000;
+    report.receipt.prompt_tokens = 1000;
     assert_non_null(strstr(first_is(&report, "preparing").text, "but only 0 ms of work: the machine was busy"));
     report.prepare_cpu_us = 2000000;
     report.known_tokens = 900;
@@ -326,10 +326,10 @@ static void times_have_their_causes(void **state) {
 static void a_client_that_left(void **state) {
     struct hearth_report report = good();
     (void)state;
-    report.prompt_tokens = 8000;
-    report.live_tokens = 1000;
-    report.computed_tokens = 500;
-    report.prefill_us = 2000000;
+    report.receipt.prompt_tokens = 8000;
+    report.receipt.reused_live_tokens = 1000;
+    report.receipt.computed_tokens = 500;
+    report.receipt.prefill_us = 2000000;
     report.ttft_us = 0;
     report.total_us = 5000000;
     report.left_us = 4000000;
@@ -338,7 +338,7 @@ static void a_client_that_left(void **state) {
     assert_string_equal(left.text, "the client left after 4.0 s, before the first token: the state of 1,500 of its "
                                    "prompt's 8,000 tokens was ready");
     assert_non_null(strstr(left.advice, "this prompt takes about 28.0 s alone"));
-    report.wait_us[HEARTH_WAIT_LANE] = 3900000;
+    report.receipt.wait_us[HEARTH_WAIT_LANE] = 3900000;
     assert_int_equal(first_is(&report, "client_left").lost_us, 100000);
     report.left_us = 90000;
     (void)first_is(&report, "queued");
@@ -350,8 +350,8 @@ static void what_was_computed_beside_is_told_apart(void **state) {
     struct hearth_report report = missed(&divergence);
     struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
     (void)state;
-    report.beside_us = 2000000;
-    report.prefill_us += 2000000;
+    report.receipt.beside_us = 2000000;
+    report.receipt.prefill_us += 2000000;
     report.ttft_us += 2000000;
     report.total_us += 2000000;
     (void)first_is(&report, "edited_message");
@@ -362,7 +362,7 @@ static void what_was_computed_beside_is_told_apart(void **state) {
     report.total_us += 3000000; /* no longer most of its time */
     assert_int_equal(hearth_verdicts(&report, verdicts), 1);
     report = good();
-    report.reply_beside_us = 150000;
+    report.receipt.reply_beside_us = 150000;
     report.total_us = 250000;
     assert_non_null(strstr(first_is(&report, "shared").text, "150 ms of its reply's time"));
 }
@@ -371,18 +371,18 @@ static void a_cold_model_is_told_apart_from_long_prompts(void **state) {
     struct hearth_report report = missed(NULL);
     struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
     (void)state;
-    report.reason = HEARTH_REASON_COLD;
-    report.prefill_us = 4980000; /* a millisecond a token, and four seconds of reading */
+    report.receipt.reason = HEARTH_REASON_COLD;
+    report.receipt.prefill_us = 4980000; /* a millisecond a token, and four seconds of reading */
     report.ttft_us = 5000000;
     assert_int_equal(hearth_verdicts(&report, verdicts), 1); /* it is new: nothing was read */
-    report.faults = 3000;
+    report.receipt.faults = 3000;
     assert_int_equal(first_is(&report, "cold_model").lost_us, 4000000);
     report.prefill_us_per_token = 0; /* the first request: its own fastest part tells */
     assert_int_equal(hearth_verdicts(&report, verdicts), 1);
-    report.best_us = 1000000;
+    report.receipt.best_us = 1000000;
     assert_int_equal(first_is(&report, "cold_model").lost_us, 4000000);
     assert_int_equal(hearth_verdicts(&report, verdicts), 2);
-    assert_int_equal(verdicts[0].lost_us + verdicts[1].lost_us, report.prefill_us);
+    assert_int_equal(verdicts[0].lost_us + verdicts[1].lost_us, report.receipt.prefill_us);
 }
 
 static void the_costliest_comes_first(void **state) {
@@ -390,7 +390,7 @@ static void the_costliest_comes_first(void **state) {
     struct hearth_report report = missed(&divergence);
     struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
     (void)state;
-    report.wait_us[HEARTH_WAIT_LANE] = 5000000;
+    report.receipt.wait_us[HEARTH_WAIT_LANE] = 5000000;
     report.total_us += 5000000;
     const size_t n = hearth_verdicts(&report, verdicts);
     assert_int_equal(n, 3); /* queued, new text, edited */
@@ -406,7 +406,7 @@ static void what_can_be_helped_comes_first(void **state) {
     (void)state;
     report.generated_tokens = 1000;
     report.preemptions = 1;
-    report.wait_us[HEARTH_WAIT_PREEMPTED] = 3000000;
+    report.receipt.wait_us[HEARTH_WAIT_PREEMPTED] = 3000000;
     report.decode_us = 23000000;
     report.total_us = 23100000;
     assert_int_equal(first_is(&report, "preempted").lost_us, 3000000);
@@ -652,7 +652,7 @@ static void a_wait_is_the_main_cause_when_it_is_long(void **state) {
         struct hearth_report report = missed(&divergence); /* 900 ms are lost */
         assert_true(hearth_ring_add(ring, &report, olga, true));
         report = good();
-        report.wait_us[HEARTH_WAIT_LANE] = rows[i].wait_us;
+        report.receipt.wait_us[HEARTH_WAIT_LANE] = rows[i].wait_us;
         report.ttft_us = report.total_us = rows[i].wait_us + 1000000;
         assert_true(hearth_ring_add(ring, &report, olga, true));
         json_t *waste = hearth_ring_waste(ring, &(struct hearth_ring_filter){0}, 10);
@@ -686,7 +686,7 @@ static void clients_are_summed_up(void **state) {
     dated.line_count = 0; /* and a newer one, for which nothing can be typed */
     report.id = "req_later";
     report.session = "quiet";
-    report.prefill_us = 490000;
+    report.receipt.prefill_us = 490000;
     assert_true(hearth_ring_add(ring, &report, olga, true));
     report = missed(&edited);
     report.key = "ivan";

@@ -12,7 +12,7 @@ static void quantiles_are_within_a_tenth(void **state) {
     struct hearth_trend trend = {0};
     for (int i = 1; i <= 100; i++) {
         const struct hearth_report report = {
-            .computes = true, .prompt_tokens = 100, .computed_tokens = 25, .ttft_us = i * 10000};
+            .computes = true, .receipt.prompt_tokens = 100, .receipt.computed_tokens = 25, .ttft_us = i * 10000};
         hearth_trend_add(&trend, &report, 1000);
     }
     const struct hearth_trend_minute *minute = &trend.minutes[1000 % HEARTH_TREND_MINUTES];

@@ -89,7 +89,7 @@ static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t
 static json_t *usage_json(const struct hearth_job *job, uint32_t known_tokens, bool total) {
     const struct hearth_choice *choice = &job->choices[0];
     const struct hearth_receipt *receipt = &choice->receipt;
-    const uint32_t cached = hearth_api_receipt_cached_tokens(receipt);
+    const uint32_t cached = hearth_receipt_reused_tokens(receipt);
     const bool known = receipt->prompt_tokens > 0;
     const json_int_t prompt = known ? receipt->prompt_tokens : known_tokens;
     const json_int_t created = known ? written(job, cached, 1) : 0;

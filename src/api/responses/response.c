@@ -150,7 +150,7 @@ json_t *hearth_response_usage(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     const json_int_t input = receipt->prompt_tokens, output = (json_int_t)tally->generated_tokens;
     return json_pack("{s:I, s:{s:I, s:I}, s:I, s:{s:I}, s:I}", "input_tokens", input, "input_tokens_details",
-                     "cached_tokens", (json_int_t)hearth_api_receipt_cached_tokens(receipt), "cache_write_tokens",
+                     "cached_tokens", (json_int_t)hearth_receipt_reused_tokens(receipt), "cache_write_tokens",
                      (json_int_t)receipt->computed_tokens, "output_tokens", output, "output_tokens_details",
                      "reasoning_tokens", (json_int_t)tally->reasoning_tokens, "total_tokens", input + output);
 }
