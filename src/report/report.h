@@ -89,7 +89,7 @@ struct hearth_report {
     uint32_t snapshot_interval;                        /* tokens; 0: the model needs no snapshots */
 };
 
-/* ---- verdict.c ---- */
+/* ---- verdict.c: which causes there are, and what they cost ---- */
 
 /* The kinds of causes: tokens that were computed again; time that was not the prompt's own; nothing to cure. */
 #define HEARTH_VERDICT_KIND_TABLE(X) \
@@ -181,15 +181,24 @@ struct hearth_verdict {
 
 #define HEARTH_VERDICTS_MAX 8
 
-/* Rewrites a verdict so that it quotes no prompt. */
-void hearth_verdict_unquote(struct hearth_verdict *verdict);
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
 enum hearth_verdict_kind hearth_verdict_kind(enum hearth_verdict_cause cause);
 const char *hearth_verdict_kind_text(enum hearth_verdict_cause cause);
 /* Tokens that were computed before, whatever happened to their state, as far as that is certain. */
 uint32_t hearth_report_known(const struct hearth_report *report);
-/* Fills `out` with verdicts, the worst first, and returns how many. Pure. */
+/* The prefill time of a prompt token: in this request or, if it computed too few, as is usual for the server. */
+double hearth_report_token_us(const struct hearth_report *report);
+/* How many of the lines, from the first on, have a pattern. */
+size_t hearth_report_fixable_lines(const struct hearth_report_divergence *divergence);
+/* Fills `out` with verdicts that have no words yet, the worst first, and returns how many. Pure. */
+size_t hearth_verdicts_judge(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);
+
+/* ---- verdict_text.c: what is said of them ---- */
+
+/* Verdicts with their words. Pure. */
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);
+/* Rewrites a verdict so that it quotes no prompt. */
+void hearth_verdict_unquote(struct hearth_verdict *verdict);
 
 /* ---- report.c ---- */
 

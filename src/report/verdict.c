@@ -1,5 +1,6 @@
 /* Verdicts: the rules that say why a request was slow. Each rule looks at a finished report and gives what its cause
- * cost. A rule that is not sure says nothing: a wrong explanation is worse than none.
+ * cost; verdict_text.c puts that into words. A rule that is not sure says nothing: a wrong explanation is worse than
+ * none.
  *
  * Rules about the prompt name at most one cause, since a prompt leaves the known prefix at one place; it is named when
  * at least NAMED_TOKENS were computed for it, however fast that was. Rules about time name a cause when it took at
@@ -7,15 +8,11 @@
  * all its time. */
 #include "report/report.h"
 
-#include <stdarg.h>
-#include <string.h>
-
 #define NAMED_TOKENS 24
 #define NAMED_US 100000
 #define NAMED_SHARE 0.1
 #define COLD_FAULTS 64 /* pages read from disk; fewer are not the model's */
 #define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
-#define STORE_AWAY "look at `remote` in /health, and at its network; `--kv-remote-timeout` bounds it"
 
 static const char *const kinds[] = {
 #define X(name, text) [HEARTH_KIND_##name] = text,
@@ -26,9 +23,8 @@ static const char *const kinds[] = {
 static const struct {
     const char *name;
     enum hearth_verdict_kind kind;
-    const char *help, *advice;
 } causes[] = {
-#define X(name, text, kind, help, advice) [HEARTH_VERDICT_##name] = {text, HEARTH_KIND_##kind, help, advice},
+#define X(name, text, kind, help, advice) [HEARTH_VERDICT_##name] = {text, HEARTH_KIND_##kind},
     HEARTH_VERDICT_TABLE(X)
 #undef X
 };
@@ -63,102 +59,6 @@ uint32_t hearth_report_known(const struct hearth_report *report) {
     return known > receipt->matched_tokens ? known : receipt->matched_tokens;
 }
 
-/* ---- words ---- */
-
-/* A part of a sentence. */
-struct words {
-    char text[64];
-};
-
-static struct words words(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static struct words words(const char *format, ...) {
-    struct words out;
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(out.text, sizeof out.text, format, args);
-    va_end(args);
-    return out;
-}
-
-static void say(struct hearth_verdict *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct hearth_verdict *to, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(to->text, sizeof to->text, format, args);
-    va_end(args);
-}
-
-static void advise(struct hearth_verdict *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void advise(struct hearth_verdict *to, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(to->advice, sizeof to->advice, format, args);
-    va_end(args);
-}
-
-/* "14.2 s", "310 ms". */
-static struct words duration(int64_t us) {
-    return us >= 1000000 ? words("%.1f s", (double)us / 1e6) : words("%.0f ms", (double)us / 1e3);
-}
-
-/* "41,212". */
-static struct words count(uint64_t n) {
-    char plain[24];
-    const int len = snprintf(plain, sizeof plain, "%llu", (unsigned long long)n);
-    struct words out = {""};
-    for (int i = 0, at = 0; i < len; i++) {
-        if (i > 0 && (len - i) % 3 == 0) {
-            out.text[at++] = ',';
-        }
-        out.text[at++] = plain[i];
-    }
-    return out;
-}
-
-static struct words size(uint64_t bytes) {
-    const double mib = (double)bytes / (1 << 20);
-    return mib < 1      ? words("%.0f KiB", mib * 1024)
-           : mib < 1024 ? words("%.0f MiB", mib)
-                        : words("%.1f GiB", mib / 1024);
-}
-
-static bool inside_character(char c) {
-    return ((unsigned char)c & 0xC0) == 0x80;
-}
-
-/* The first line of a text with something in it, at most 40 bytes. */
-static struct words first_line(const char *text) {
-    const char *said = text + strspn(text, " \t\r\n");
-    text = *said != '\0' ? said : text;
-    size_t len = strcspn(text, "\r\n");
-    const bool cut = len > 40;
-    len = cut ? 40 : len;
-    while (cut && len > 0 && inside_character(text[len])) {
-        len--;
-    }
-    return words("%.*s%s", (int)len, text, cut ? "…" : "");
-}
-
-/* About 40 bytes of a line, from a little before its first difference from the other line. */
-static struct words around(const char *line, const char *other) {
-    enum { BEFORE = 24, SHOWN = 40 };
-    size_t front = 0, from = 0;
-    while (line[front] != '\0' && line[front] == other[front]) {
-        front++;
-    }
-    if (strlen(line) > SHOWN && front > BEFORE && (line[front] != '\0' || other[front] != '\0')) {
-        from = front - BEFORE;
-        while (from < front && line[from - 1] != ' ') {
-            from++;
-        }
-        from = from < front ? from : front - BEFORE;
-        while (inside_character(line[from])) {
-            from++;
-        }
-    }
-    return words("%s%.56s", from > 0 ? "…" : "", first_line(line + from).text);
-}
-
 /* ---- what things cost ---- */
 
 struct judge {
@@ -183,8 +83,7 @@ static int64_t cold_us(const struct hearth_report *report) {
     return receipt->faults >= COLD_FAULTS && usual > 0 && more > 0 ? (int64_t)more : 0;
 }
 
-/* The prefill time of a prompt token: in this request or, if it computed too few, as is usual for the server. */
-static double token_us(const struct hearth_report *report) {
+double hearth_report_token_us(const struct hearth_report *report) {
     const struct hearth_receipt *receipt = &report->receipt;
     if (receipt->computed_tokens >= HEARTH_REPORT_RATE_TOKENS || report->prefill_us_per_token <= 0) {
         return receipt->computed_tokens > 0 ? (own_us(report) - (double)cold_us(report)) / receipt->computed_tokens : 0;
@@ -192,25 +91,24 @@ static double token_us(const struct hearth_report *report) {
     return report->prefill_us_per_token;
 }
 
-/* Adds a verdict without a text; NULL: there is no room. */
-static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_cause cause, uint32_t tokens,
-                                      int64_t lost_us) {
-    if (judge->n == HEARTH_VERDICTS_MAX) {
-        return NULL;
+/* Adds a verdict, if there is room. */
+static void name_it(struct judge *judge, enum hearth_verdict_cause cause, uint32_t tokens, int64_t lost_us) {
+    if (judge->n < HEARTH_VERDICTS_MAX) {
+        judge->out[judge->n++] = (struct hearth_verdict){.cause = cause, .tokens = tokens, .lost_us = lost_us};
     }
-    struct hearth_verdict *verdict = &judge->out[judge->n++];
-    *verdict = (struct hearth_verdict){.cause = cause, .tokens = tokens, .lost_us = lost_us};
-    say(verdict, "%s", causes[cause].help);
-    advise(verdict, "%s", causes[cause].advice);
-    return verdict;
 }
 
-/* Adds a verdict for a cause that took this long; NULL: too short to be named, or there is no room. */
-static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
-    const struct hearth_report *report = judge->report;
+/* Whether something took so long that it is named. */
+static bool is_long(const struct hearth_report *report, int64_t us) {
     const int64_t waited_us = report->ttft_us > 0 ? report->ttft_us : report->total_us;
     const double share = (double)us / (double)(waited_us > 0 ? waited_us : 1);
-    return us >= NAMED_US && share >= NAMED_SHARE ? name_it(judge, cause, 0, us) : NULL;
+    return us >= NAMED_US && share >= NAMED_SHARE;
+}
+
+static void name_if_long(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
+    if (is_long(judge->report, us)) {
+        name_it(judge, cause, 0, us);
+    }
 }
 
 /* ---- the prompt ---- */
@@ -233,57 +131,7 @@ static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
     return HEARTH_VERDICT_NEW_CONVERSATION;
 }
 
-static bool is_field(const struct hearth_report_divergence *divergence, const char *field) {
-    return divergence->field != NULL && strcmp(divergence->field, field) == 0;
-}
-
-/* "message 6 (user)", "the system text". */
-static struct words place(const struct hearth_report_divergence *divergence) {
-    if (is_field(divergence, "system")) {
-        return words("the system text");
-    }
-    if (divergence->message < 0) {
-        return words("the prompt at token %d", divergence->token);
-    }
-    return divergence->role != NULL ? words("message %d (%s)", divergence->message, divergence->role)
-                                    : words("message %d", divergence->message);
-}
-
-/* The first line that differs; NULL: unknown. */
-static const struct hearth_report_line *first_of(const struct hearth_report_divergence *divergence) {
-    return divergence->line_count > 0 ? &divergence->lines[0] : NULL;
-}
-
-/* "line 3" or "lines 40 to 44" of a text; "a line" if the number is unknown. */
-static struct words name_lines(const struct hearth_report_line *line) {
-    if (line == NULL || line->number <= 0) {
-        return words("%s", line != NULL && line->count > 1 ? "lines" : "a line");
-    }
-    return line->count > 1 ? words("lines %d to %d", line->number, line->number + line->count - 1)
-                           : words("line %d", line->number);
-}
-
-/* "line 3 of the system text changed (`Today: 2026-11-25`)", and how many other lines changed. */
-static void say_lines(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
-    const struct hearth_report_line *line = first_of(divergence);
-    const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
-    const bool many = line != NULL && line->count > 1;
-    const struct words shown = line == NULL ? first_line(divergence->after)
-                               : went       ? first_line(line->then)
-                               : came       ? first_line(line->now)
-                                            : around(line->now, line->then);
-    const struct words others =
-        divergence->line_count > 1 ? words(", and %zu more behind it", divergence->line_count - 1) : words("%s", "");
-    const char *what = came ? "came in" : went ? many ? "were taken out" : "was taken out" : "changed";
-    if (!divergence->own) { /* of another conversation: the line may be right in both */
-        what = many ? "are not those of an earlier prompt" : "is not that of an earlier prompt";
-    }
-    say(verdict, "%s of the system text %s (`%s`)%s, so %s tokens were computed%s", name_lines(line).text, what,
-        shown.text, others.text, count(verdict->tokens).text, divergence->own ? " again" : "");
-}
-
-/* How many of the lines, from the first on, have a pattern. */
-static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
+size_t hearth_report_fixable_lines(const struct hearth_report_divergence *divergence) {
     size_t n = 0;
     while (n < divergence->line_count && divergence->lines[n].pattern[0] != '\0') {
         n++;
@@ -291,292 +139,67 @@ static size_t fixable_lines(const struct hearth_report_divergence *divergence) {
     return n;
 }
 
-/* The options that remove the lines, and what they save: up to the first line without a pattern. */
-static void advise_lines(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
-                         struct hearth_verdict *verdict) {
-    enum { AROUND = 140 }; /* bytes of the sentences around the options */
-    char options[sizeof verdict->advice - AROUND] = "";
-    size_t n = 0, i = 0;
-    const size_t fixable = fixable_lines(divergence);
-    bool whole = false; /* paragraphs */
-    while (i < fixable && n + sizeof " --strip-paragraph ''" + strlen(divergence->lines[i].pattern) <= sizeof options) {
-        char option[160];
-        const struct hearth_report_line *line = &divergence->lines[i];
-        (void)snprintf(option, sizeof option, "--strip-%s '%s'", line->paragraph ? "paragraph" : "line", line->pattern);
-        whole = whole || line->paragraph;
-        if (strstr(options, option) == NULL) { /* two lines may be of one paragraph */
-            n += (size_t)snprintf(options + n, sizeof options - n, "%s%s", n > 0 ? " " : "", option);
-        }
-        i++;
-    }
-    if (i < fixable || i == 0) {
-        advise(verdict, "have the client put what changes into its newest message; or take such lines out with "
-                        "`--strip-line` and a pattern that fits each of them and nothing else");
-    } else if (i < divergence->line_count || divergence->fixed_tokens < verdict->tokens / 10 * 9) {
-        advise(verdict, "`%s` would have saved %s tokens of them; what else changes belongs into the newest message",
-               options, count(divergence->fixed_tokens).text);
-    } else {
-        advise(verdict, "%s`%s` would have saved %s (it takes %s out)",
-               divergence->own && !whole ? "" : "where the model can do without it, ", options,
-               duration((int64_t)((double)verdict->tokens * token_us(report))).text,
-               whole                        ? "all up to the next empty line"
-               : divergence->line_count > 1 ? "these lines"
-                                            : "the whole line");
-    }
-}
-
-/* A cause in general: what the table says of it. */
-static void say_again(struct hearth_verdict *verdict) {
-    say(verdict, "%s, so %s tokens were computed again", causes[verdict->cause].help, count(verdict->tokens).text);
-}
-
-static void say_tools(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
-    static const char *const said[] = {[HEARTH_REPORT_TOOL_OTHER] = "`%.60s` stands where `%.60s` stood",
-                                       [HEARTH_REPORT_TOOL_GONE] = "`%2$.60s` is gone",
-                                       [HEARTH_REPORT_TOOL_CAME] = "`%.60s` has come in before `%.60s`",
-                                       [HEARTH_REPORT_TOOLS_MOVED] =
-                                           "they come in another order (`%.60s` stands where `%.60s` stood)"};
-    const struct hearth_report_line *line = first_of(divergence);
-    const struct words tokens = count(verdict->tokens);
-    char what[200];
-    if (divergence->tool == NULL ||
-        (divergence->tools != HEARTH_REPORT_TOOL_CHANGED && divergence->tool_then == NULL)) {
-        say_again(verdict);
-    } else if (divergence->tools != HEARTH_REPORT_TOOL_CHANGED) {
-        (void)snprintf(what, sizeof what, said[divergence->tools], divergence->tool, divergence->tool_then);
-        say(verdict, "the list of tools changed: %s, so %s tokens were computed again", what, tokens.text);
-    } else {
-        say(verdict, "the definition of tool `%.60s` changed (`%s` became `%s`), so %s tokens were computed again",
-            divergence->tool, first_line(line != NULL ? line->then : divergence->before).text,
-            first_line(line != NULL ? line->now : divergence->after).text, tokens.text);
-        advise(verdict, "keep tools the same through a conversation: no counters, dates or lists that grow");
-    }
-}
-
-/* The sentence about a message that changed: in which line, and what stood there. */
-static void say_edited(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
-    const struct hearth_report_line *line = first_of(divergence);
-    const bool numbered = line != NULL && line->number > 0;
-    const bool came = line != NULL && line->then[0] == '\0', went = line != NULL && line->now[0] == '\0';
-    const bool calls = line == NULL && is_field(divergence, "tool_calls");
-    const struct words then = line != NULL ? around(line->then, line->now) : first_line(divergence->before);
-    const struct words now = line != NULL ? around(line->now, line->then) : first_line(divergence->after);
-    const struct words tokens = count(verdict->tokens), where = place(divergence);
-    if (divergence->moved) {
-        say(verdict,
-            "the lines of %s stand in another order (`%s` where `%s` stood), so %s tokens from there on had to be "
-            "computed",
-            where.text, now.text, then.text, tokens.text);
-        advise(verdict, "have the client sort what it puts there, or put what comes in another order into its newest "
-                        "message");
-        return;
-    }
-    if (divergence->all) {
-        say(verdict, "all of %s changed (`%s` became `%s`), so %s tokens from there on had to be computed", where.text,
-            then.text, now.text, tokens.text);
-    } else if (came || went) {
-        say(verdict, "%s of %s %s (`%s`), so %s tokens from there on had to be computed",
-            numbered ? name_lines(line).text : "a line", where.text, came ? "came in" : "was taken out",
-            first_line(came ? line->now : line->then).text, tokens.text);
-    } else {
-        say(verdict, "%s%s%s%s changed (`%s` became `%s`), so %s tokens from there on had to be computed",
-            calls ? "what is called in " : "", numbered ? name_lines(line).text : "", numbered ? " of " : "",
-            where.text, then.text, now.text, tokens.text);
-    }
-    if (divergence->role != NULL && strcmp(divergence->role, "tool") == 0) {
-        advise(verdict,
-               "a client that clears or shortens old results has what follows them computed again: seldom, and "
-               "many at a time, costs least");
-    } else if (divergence->all && is_field(divergence, "system")) {
-        advise(verdict, "keep one system text through a conversation: what changes belongs into the newest message");
-    } else if (numbered) {
-        advise(verdict,
-               "have the client leave earlier messages as they were: what changes belongs into the newest one");
-    }
-}
-
-static void say_divergence(const struct hearth_report *report, const struct hearth_report_divergence *divergence,
-                           struct hearth_verdict *verdict) {
-    const struct words tokens = count(verdict->tokens), where = place(divergence);
-    switch (divergence->cause) {
-    case HEARTH_CAUSE_VOLATILE:
-        say_lines(divergence, verdict);
-        advise_lines(report, divergence, verdict);
-        break;
-    case HEARTH_CAUSE_TOOLS: say_tools(divergence, verdict); break;
-    case HEARTH_CAUSE_ARGUMENTS:
-    case HEARTH_CAUSE_TRUNCATED:
-    case HEARTH_CAUSE_RENDERED: say_again(verdict); break;
-    case HEARTH_CAUSE_DROPPED:
-    case HEARTH_CAUSE_INSERTED:
-        say(verdict, "the client %s messages at %s, so %s tokens from there on had to be computed",
-            divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", where.text, tokens.text);
-        break;
-    case HEARTH_CAUSE_MOVED:
-        say(verdict,
-            "the client put messages in another order, from %s on, so %s tokens from there on had to be computed",
-            where.text, tokens.text);
-        advise(verdict, "have the client keep earlier messages in their order, and add new ones at the end");
-        break;
-    case HEARTH_CAUSE_REPRINTED:
-        say(verdict,
-            "the calls in %s say the same, but their arguments are written in another way (order of keys, blanks), so "
-            "%s tokens were computed again",
-            where.text, tokens.text);
-        break;
-    case HEARTH_CAUSE_COMPACTED:
-        say(verdict,
-            "the client put a summary in the place of earlier messages, from %s on, so %s tokens were computed",
-            where.text, tokens.text);
-        break;
-    default: say_edited(divergence, verdict);
-    }
-}
-
-void hearth_verdict_unquote(struct hearth_verdict *verdict) {
-    if (verdict->cause == HEARTH_VERDICT_VOLATILE_LINE || verdict->cause == HEARTH_VERDICT_EDITED_MESSAGE ||
-        verdict->cause == HEARTH_VERDICT_TOOLS_CHANGED) {
-        say_again(verdict);
-        advise(verdict, "%s", causes[verdict->cause].advice);
-    }
-}
-
 /* Judges text that no earlier prompt had. */
 static void judge_new(struct judge *judge, uint32_t again) {
     const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
-    const uint32_t fresh = receipt->computed_tokens > again ? receipt->computed_tokens - again : 0;
-    const struct words tokens = count(fresh);
-    const bool begins = receipt->reason == HEARTH_REASON_COLD;
-    struct hearth_verdict *verdict = by_time(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT,
-                                             (int64_t)((double)fresh * token_us(report)));
-    if (verdict == NULL) {
-        return;
-    }
-    verdict->tokens = fresh;
-    if (begins && report->replies > 0) {
-        say(verdict,
-            "a conversation with a history that is not known here: it began before the server was started, "
-            "with another model, adapter, key or salt, or somewhere else, or its client has rewritten it, so all of "
-            "its %s tokens were computed%s",
-            tokens.text, report->store_away ? "; the store that boxes share could not be asked" : "");
-        if (report->store_away) {
-            advise(verdict, "%s", STORE_AWAY);
-        } else if (report->disk_bytes == 0) {
-            advise(verdict, "`--kv-dir DIR` keeps what is known when the server is started again");
-        }
-    } else if (begins) {
-        say(verdict, "a new conversation: its %s tokens had not been computed before%s", tokens.text,
-            report->key != NULL ? " for this key" : "");
-    } else {
-        say(verdict, "%s token%s of the prompt %s new", tokens.text, fresh == 1 ? "" : "s", fresh == 1 ? "is" : "are");
+    const uint32_t computed = report->receipt.computed_tokens, fresh = computed > again ? computed - again : 0;
+    const int64_t us = (int64_t)((double)fresh * hearth_report_token_us(report));
+    const bool begins = report->receipt.reason == HEARTH_REASON_COLD;
+    if (is_long(report, us)) {
+        name_it(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT, fresh, us);
     }
 }
 
-static unsigned long long mib_up(uint64_t bytes) {
-    return (unsigned long long)((bytes + (1 << 20) - 1) >> 20);
-}
-
-/* Advises how much room would have kept the state. */
-static void advise_room(const struct hearth_report *report, struct hearth_verdict *to) {
-    const struct hearth_shortfall *missing = &report->receipt.missing;
-    if (missing->store) {
-        advise(to, "more memory for the store, or a longer `--kv-remote-ttl`: it removes by itself what is too much "
-                   "or too old");
-        return;
-    }
-    if (missing->ram == 0) {
-        return;
-    }
-    if (report->disk_bytes > 0) {
-        advise(to, "`--kv-disk %llu` instead of %llu would have kept it", mib_up(report->disk_bytes + missing->disk),
-               mib_up(report->disk_bytes));
-    } else {
-        advise(to, "`--cache-ram %llu` instead of %llu would have kept it, or `--kv-dir DIR` on disk",
-               mib_up(missing->ram), mib_up(missing->budget));
-    }
-}
-
-#define INTERVAL_MARKS 32 /* about the most snapshots that a prompt gets on the way */
-
-/* Advises the largest interval with a snapshot near enough to the known part to save most of it. */
-static void advise_interval(const struct hearth_report *report, uint32_t known, struct hearth_verdict *to) {
-    const uint32_t from = hearth_receipt_reused_tokens(&report->receipt), lost = known - from;
-    for (uint32_t every = 4096; every >= 64; every /= 2) {
-        const uint32_t at = known / every * every, saved = at > from ? at - from : 0;
-        if (every < report->snapshot_interval && saved >= lost / 4 * 3 && known / every <= INTERVAL_MARKS) {
-            advise(to, "`--snapshot-interval %u` instead of %u would have saved %s tokens (%s)", every,
-                   report->snapshot_interval, count(saved).text, duration((int64_t)(saved * token_us(report))).text);
-            return;
-        }
+/* How state that was known was lost; COUNT: it was used, or was not worth it. */
+static enum hearth_verdict_cause loss_cause(enum hearth_reason reason) {
+    switch (reason) {
+    case HEARTH_REASON_EVICTED: return HEARTH_VERDICT_EVICTED;
+    case HEARTH_REASON_NO_SNAPSHOT: return HEARTH_VERDICT_NO_SNAPSHOT;
+    case HEARTH_REASON_RESTORE_FAILED: return HEARTH_VERDICT_RESTORE_FAILED;
+    case HEARTH_REASON_CACHE_OFF: return HEARTH_VERDICT_CACHE_OFF;
+    case HEARTH_REASON_COLD:
+    case HEARTH_REASON_EXTENDED:
+    case HEARTH_REASON_DIVERGED: return HEARTH_VERDICT_STATE_GONE;
+    default: return HEARTH_VERDICT_COUNT;
     }
 }
 
 /* Judges state that was known and could not be used. Returns how many tokens. */
 static uint32_t judge_state(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
-    const uint32_t known = hearth_report_known(report), reused = hearth_receipt_reused_tokens(receipt);
+    const enum hearth_verdict_cause cause = loss_cause(report->receipt.reason);
+    const uint32_t known = hearth_report_known(report), reused = hearth_receipt_reused_tokens(&report->receipt);
     const uint32_t lost = known > reused ? known - reused : 0;
-    const int64_t lost_us = (int64_t)((double)lost * token_us(report));
-    const struct words tokens = count(lost);
-    struct hearth_verdict *verdict;
-    if (lost < NAMED_TOKENS) {
+    if (lost < NAMED_TOKENS || cause == HEARTH_VERDICT_COUNT) {
         return 0;
     }
-    switch (receipt->reason) {
-    case HEARTH_REASON_EVICTED:
-        verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
-        say(verdict, "%s tokens were known, but their state (%s) had been evicted%s", tokens.text,
-            size(lost * report->token_bytes).text, receipt->missing.store ? " from the store that boxes share" : "");
-        advise_room(report, verdict);
-        break;
-    case HEARTH_REASON_NO_SNAPSHOT:
-        verdict = name_it(judge, HEARTH_VERDICT_NO_SNAPSHOT, lost, lost_us);
-        say(verdict, "%s tokens were known, but the model can only be resumed where a snapshot was kept", tokens.text);
-        advise_interval(report, known, verdict);
-        break;
-    case HEARTH_REASON_RESTORE_FAILED:
-        verdict = name_it(judge, HEARTH_VERDICT_RESTORE_FAILED, lost, lost_us);
-        say(verdict, "%s tokens were known, but their stored state could not be read, or did not verify", tokens.text);
-        break;
-    case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
-    case HEARTH_REASON_COLD:
-    case HEARTH_REASON_EXTENDED:
-    case HEARTH_REASON_DIVERGED:
-        verdict = name_it(judge, HEARTH_VERDICT_STATE_GONE, lost, lost_us);
-        say(verdict,
-            "%s tokens had been computed before, but their state was gone: the server was started again, or "
-            "they were evicted long ago",
-            tokens.text);
-        break;
-    default: return 0; /* the state was used, or was not worth it */
-    }
+    name_it(judge, cause, lost, (int64_t)((double)lost * hearth_report_token_us(report)));
     return lost;
+}
+
+/* Tokens that the place where the prompt left an earlier one has cost. */
+static uint32_t tokens_of(const struct hearth_report_divergence *divergence, uint32_t computed) {
+    const bool fixed = divergence->line_count > 0 &&
+                       (hearth_report_fixable_lines(divergence) == divergence->line_count || !divergence->own);
+    uint32_t saved = fixed ? divergence->fixed_tokens : divergence->saved_tokens;
+    if (divergence->cause == HEARTH_CAUSE_COMPACTED) {
+        saved = computed;
+    } else if (divergence->own && saved < divergence->saved_tokens / 10 * 9) { /* more changed than those lines */
+        saved = divergence->saved_tokens;
+    }
+    return saved < computed ? saved : computed;
 }
 
 static void judge_prompt(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
     const struct hearth_report_divergence *divergence = report->divergence;
     uint32_t again = judge_state(judge);
     if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER) {
-        const bool fixed =
-            divergence->line_count > 0 && (fixable_lines(divergence) == divergence->line_count || !divergence->own);
-        uint32_t saved = fixed ? divergence->fixed_tokens : divergence->saved_tokens;
-        if (divergence->cause == HEARTH_CAUSE_COMPACTED) {
-            saved = receipt->computed_tokens;
-        } else if (divergence->own && saved < divergence->saved_tokens / 10 * 9) { /* more changed than those lines */
-            saved = divergence->saved_tokens;
-        }
-        saved = saved < receipt->computed_tokens ? saved : receipt->computed_tokens;
-        struct hearth_verdict *verdict = saved >= NAMED_TOKENS
-                                             ? name_it(judge, divergence_cause(divergence->cause), saved,
-                                                       (int64_t)((double)saved * token_us(report)))
-                                             : NULL;
-        if (verdict != NULL) {
-            say_divergence(report, divergence, verdict);
-            again += saved;
+        const uint32_t lost = tokens_of(divergence, report->receipt.computed_tokens);
+        if (lost >= NAMED_TOKENS) {
+            name_it(judge, divergence_cause(divergence->cause), lost,
+                    (int64_t)((double)lost * hearth_report_token_us(report)));
+            again += lost;
         }
     }
     judge_new(judge, again);
@@ -584,66 +207,13 @@ static void judge_prompt(struct judge *judge) {
 
 /* ---- time ---- */
 
-/* A context for this many tokens: rounded up, with room for a reply. */
-static uint32_t enough_cells(uint32_t needed) {
-    enum { STEP = 4096, REPLY = 1024 };
-    return (needed + REPLY + STEP - 1) / STEP * STEP;
-}
-
-static void say_wait(const struct hearth_report *report, enum hearth_wait wait, int64_t us, struct hearth_verdict *to) {
-    const struct hearth_receipt *receipt = &report->receipt;
-    const struct words time = duration(us);
-    const uint32_t behind = receipt->behind;
-    const bool named = behind > 0 && report->ahead != NULL && report->ahead[0] != '\0';
-    switch (wait) {
-    case HEARTH_WAIT_LANE:
-        say(to, "it waited %s for a lane, behind %u other request%s%s%s%s", time.text, behind, behind == 1 ? "" : "s",
-            named ? " (when it came, running or waiting: " : "", named ? report->ahead : "", named ? ")" : "");
-        break;
-    case HEARTH_WAIT_PREFIX:
-        say(to,
-            "it waited %s for another request that was computing the same beginning, and took %s tokens from "
-            "it",
-            time.text, count(hearth_receipt_reused_tokens(receipt)).text);
-        break;
-    case HEARTH_WAIT_CELLS:
-        say(to, "it waited %s because the KV cache was full%s", time.text,
-            report->preemptions > 0 ? ", having lost its lane for that" : "");
-        if (receipt->cells_needed > 0) {
-            advise(to,
-                   "`--ctx-size %u` instead of %u would have had room for it beside those that ran; or less "
-                   "`--parallel`",
-                   enough_cells(receipt->cells_needed), report->ctx_tokens);
-        }
-        break;
-    case HEARTH_WAIT_DISK:
-        say(to, "reading the state of %s tokens from disk took %s", count(receipt->reused_disk_tokens).text, time.text);
-        break;
-    case HEARTH_WAIT_STORE:
-        if (receipt->reused_remote_tokens > 0) {
-            say(to, "asking the store that boxes share, and reading the state of %s tokens from it, took %s",
-                count(receipt->reused_remote_tokens).text, time.text);
-        } else {
-            say(to, "it waited %s for the store that boxes share, which %s", time.text,
-                report->store_away ? "did not answer" : "had nothing");
-        }
-        break;
-    case HEARTH_WAIT_PREEMPTED:
-        say(to, "it was preempted %u time%s, for %s together", report->preemptions, report->preemptions == 1 ? "" : "s",
-            time.text);
-        break;
-    default: say(to, "it waited %s: %s", time.text, hearth_wait_help(wait));
-    }
-}
-
 static void judge_waits(struct judge *judge) {
     static const enum hearth_verdict_cause causes_of[] = {
         [HEARTH_WAIT_LANE] = HEARTH_VERDICT_QUEUED,          [HEARTH_WAIT_PREFIX] = HEARTH_VERDICT_SAME_PREFIX,
         [HEARTH_WAIT_CELLS] = HEARTH_VERDICT_SHORT_OF_CELLS, [HEARTH_WAIT_DISK] = HEARTH_VERDICT_SLOW_DISK,
         [HEARTH_WAIT_SCAN] = HEARTH_VERDICT_SCANNING,        [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED,
         [HEARTH_WAIT_STORE] = HEARTH_VERDICT_SLOW_STORE,     [HEARTH_WAIT_WORKER] = HEARTH_VERDICT_WORKERS};
-    const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
+    const struct hearth_receipt *receipt = &judge->report->receipt;
     for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
         int64_t us = receipt->wait_us[wait];
         if (wait == HEARTH_WAIT_BATCH) {
@@ -654,112 +224,37 @@ static void judge_waits(struct judge *judge) {
             receipt->reused_disk_tokens + receipt->reused_remote_tokens > 0) {
             us += receipt->restore_us;
         }
-        struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);
-        if (verdict != NULL) {
-            say_wait(report, (enum hearth_wait)wait, us, verdict);
-        }
-    }
-}
-
-/* Names the requests computed beside this one if they took most of its time; on a busy server there are always some. */
-static void judge_shared(struct judge *judge) {
-    const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
-    const int64_t batch_us = receipt->wait_us[HEARTH_WAIT_BATCH];
-    const int64_t us = batch_us + receipt->beside_us + receipt->reply_beside_us;
-    struct hearth_verdict *verdict = us * 2 > report->total_us ? by_time(judge, HEARTH_VERDICT_SHARED, us) : NULL;
-    if (verdict != NULL) {
-        say(verdict,
-            "other requests were computed at the same time: %s until their batch ended, %s while its prompt was "
-            "computed, %s of its reply's time",
-            duration(batch_us).text, duration(receipt->beside_us).text, duration(receipt->reply_beside_us).text);
-    }
-}
-
-/* The sentence about preparing the request: the database, the work, or having no core. */
-static void say_preparing(const struct hearth_report *report, struct hearth_verdict *to) {
-    const struct hearth_receipt *receipt = &report->receipt;
-    const int64_t us = report->prepare_us;
-    const struct words time = duration(us);
-    if (report->prepare_db_us * 2 > us) {
-        say(to, "preparing the request took %s: %s of that reading what is kept of its conversation", time.text,
-            duration(report->prepare_db_us).text);
-        advise(to, "a faster disk, or database, for `--session-db` and `--kv-dir`");
-    } else if (report->prepare_cpu_us * 2 > us) {
-        say(to,
-            "reading, rendering and tokenising the request took %s: it has %s bytes, and the text of %s of its "
-            "%s tokens was known",
-            time.text, count(report->sent_bytes).text, count(report->known_tokens).text,
-            count(receipt->prompt_tokens).text);
-        if (report->known_tokens * 2 > receipt->prompt_tokens) {
-            advise(to, "fewer or smaller tools and schemas: they are read and become a grammar with each request");
-        }
-    } else {
-        say(to, "preparing the request took %s, but only %s of work: the machine was busy with something else",
-            time.text, duration(report->prepare_cpu_us).text);
-        advise(to, "fewer threads for the model (`-t`), or fewer programs beside it");
+        name_if_long(judge, causes_of[wait], us);
     }
 }
 
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
     const struct hearth_receipt *receipt = &report->receipt;
-    struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
-    if (verdict != NULL) {
-        say_preparing(report, verdict);
-    }
-    judge_shared(judge);
-    if ((verdict = by_time(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report))) != NULL) {
-        say(verdict,
-            "%s pages were read from disk while its prompt was computed: the model was not in RAM, which took "
-            "%s",
-            count((uint64_t)receipt->faults).text, duration(verdict->lost_us).text);
-    }
-    if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us)) != NULL) {
-        say(verdict, "the request itself took %s to arrive: %s bytes after its head", duration(report->read_us).text,
-            count(report->sent_bytes).text);
-    }
-    if ((verdict = by_time(judge, HEARTH_VERDICT_SLOW_READER, report->unread_us)) != NULL) {
-        say(verdict, "for %s of the reply's time the client, or the network to it, had not taken what was written",
-            duration(report->unread_us).text);
-    }
+    const int64_t shared_us = receipt->wait_us[HEARTH_WAIT_BATCH] + receipt->beside_us + receipt->reply_beside_us;
     const int64_t reply_us = report->decode_us - receipt->reply_beside_us - receipt->wait_us[HEARTH_WAIT_PREEMPTED];
-    if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us &&
-        (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, reply_us)) != NULL) {
-        const struct words thinking = report->thinking_tokens > 0
-                                          ? words(" (%s of thinking)", count(report->thinking_tokens).text)
-                                          : words("%s", "");
-        say(verdict, "the reply has %s tokens%s, which took %s", count(report->generated_tokens).text, thinking.text,
-            duration(reply_us).text);
+    name_if_long(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
+    if (shared_us * 2 > report->total_us) { /* on a busy server there are always some */
+        name_if_long(judge, HEARTH_VERDICT_SHARED, shared_us);
+    }
+    name_if_long(judge, HEARTH_VERDICT_COLD_MODEL, cold_us(report));
+    name_if_long(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us);
+    name_if_long(judge, HEARTH_VERDICT_SLOW_READER, report->unread_us);
+    if (report->generated_tokens >= LONG_TOKENS && reply_us * 2 > report->total_us) {
+        name_if_long(judge, HEARTH_VERDICT_LONG_REPLY, reply_us);
     }
 }
 
 /* Names a client that left before the first token. What it costs is the time in no other verdict's wait. */
 static void judge_left(struct judge *judge) {
-    const struct hearth_report *report = judge->report;
-    const struct hearth_receipt *receipt = &report->receipt;
-    const double each_us = token_us(report);
-    const uint32_t reused = hearth_receipt_reused_tokens(receipt), done = reused + receipt->computed_tokens;
-    int64_t lost_us = report->left_us;
+    int64_t lost_us = judge->report->left_us;
     if (lost_us < NAMED_US) {
         return;
     }
     for (size_t i = 0; i < judge->n; i++) {
         lost_us -= causes[judge->out[i].cause].kind == HEARTH_KIND_WAIT ? judge->out[i].lost_us : 0;
     }
-    struct hearth_verdict *verdict = name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0, lost_us > 0 ? lost_us : 0);
-    if (verdict == NULL || receipt->prompt_tokens == 0) {
-        return;
-    }
-    say(verdict,
-        "the client left after %s, before the first token: the state of %s of its prompt's %s tokens was ready",
-        duration(report->left_us).text, count(done).text, count(receipt->prompt_tokens).text);
-    if (each_us > 0 && receipt->reason != HEARTH_REASON_CACHE_OFF) {
-        advise(verdict,
-               "if that was its time limit, a longer one: this prompt takes about %s alone. What was computed is kept, "
-               "and the same request goes on from there",
-               duration((int64_t)((receipt->prompt_tokens - reused) * each_us)).text);
-    }
+    name_it(judge, HEARTH_VERDICT_CLIENT_LEFT, 0, lost_us > 0 ? lost_us : 0);
 }
 
 /* The order of verdicts: first a client that left; then those that can be cured, if they took a tenth of all the time;
@@ -790,7 +285,7 @@ static void sort(const struct judge *judge) {
     }
 }
 
-size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]) {
+size_t hearth_verdicts_judge(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]) {
     struct judge judge = {.report = report, .out = out};
     if (report->computes) {
         judge_prompt(&judge);
