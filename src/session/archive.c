@@ -1,4 +1,4 @@
-/* The archive: its tables, its queue and its thread. See archive.h.
+/* The archive: its connections, its queue and its thread. See archive.h.
  *
  * Two connections: `reader`, under its mutex, for all that is asked; `writer`, of the thread alone. In WAL mode neither
  * waits for the other.
@@ -7,34 +7,24 @@
  * back to the queue's head and it is tried again later and later; the rest of the queue fills up and then drops. A
  * result code that says the file is at fault closes both connections, has the file moved away and opens a new one.
  *
- * Eviction: a leaf unused for longest goes, then what it hung on, upwards as long as nothing else hangs there and it
- * was not used later. An inner node is at least as much in use as what hangs on it, so only the times of leaves matter:
- * a reply touches its node.
- *
- * On a server the tables are in a schema of their own, under a writer's lock of their own; what boxes share is then
- * also how each of them sampled. A reader that gets no answer is closed, and all is a miss until the thread has a
- * connection.
+ * On a server a reader that gets no answer is closed, and all is a miss until the thread has a connection.
  *
  * Invariants: `queued_bytes` is the sum over the queue and what the thread has taken. `put_count` and `done_count`
- * count rows; a row is done once it is on disk or dropped, in the order in which it was put. A body is a sealed row
- * (sealed_row.h) about kind, len, key, parent and other. */
-#include "session/archive.h"
+ * count rows; a row is done once it is on disk or dropped, in the order in which it was put. */
+#include "session/archive_internal.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/table.h"
-#include "session/db_file.h"
 #include "session/db_pg.h"
 #include "session/db_sqlite.h"
-#include "session/sealed_row.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define APPLICATION 0x68727468 /* "hrth" */
 #define QUEUE_BYTES_MAX ((size_t)64 * 1024 * 1024)
 #define GATHER_US 50000   /* how long a row waits for others */
 #define BACKOFF_US 500000 /* after a failure; doubled each time */
@@ -43,333 +33,12 @@
 #define READER_BUSY_MS 1000
 #define READER_WAIT_S 1
 
-/* ---- tables ---- */
-
-/* After the queries of hearth_archive_read(). */
-enum archive_statement {
-    BEFORE_STATEMENTS = HEARTH_ARCHIVE_QUERIES - 1,
-#define X(name, sql) name,
-#include "session/archive_statements.def"
-#undef X
-    STATEMENTS
-};
-
-#define LEAF "NOT EXISTS (SELECT 1 FROM nodes AS c WHERE c.parent = n.key)"
-
-static const char *const steps[] = {
-    "CREATE TABLE nodes (key BLOB PRIMARY KEY, parent BLOB, other BLOB, len INTEGER NOT NULL, used INTEGER NOT NULL,"
-    " body BLOB NOT NULL);"
-    "CREATE INDEX nodes_parent ON nodes (parent);"
-    "CREATE INDEX nodes_used ON nodes (used);"
-    "CREATE INDEX nodes_prints ON nodes (parent) WHERE other IS NOT NULL;"
-    "CREATE TABLE replies (key BLOB PRIMARY KEY, parent BLOB NOT NULL, other BLOB NOT NULL, body BLOB NOT NULL);"
-    "CREATE INDEX replies_parent ON replies (parent);"
-    "CREATE INDEX replies_said ON replies (other);"
-    "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);",
-    /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
-    "DELETE FROM replies;",
-    /* By which a prompt that parts from an earlier one of its conversation finds that one. */
-    ("ALTER TABLE records ADD COLUMN past BLOB;"
-     "CREATE INDEX records_past ON records (past) WHERE past IS NOT NULL;")};
-
-/* Rows of a key, the newest first: by a row's number, which each kind of database names differently. */
-#define NEWEST(columns, from, number) "SELECT key, " columns " FROM " from " ORDER BY " number " DESC LIMIT ?2"
-/* `is` compares values that may be NULL (the parent of roots), by an index. */
-#define NEWEST_STATEMENTS(number, is)                                                                       \
-    [HEARTH_ARCHIVE_REPLIES] = NEWEST("parent, other, 0, body", "replies WHERE parent = ?1", number),       \
-    [HEARTH_ARCHIVE_SAID] = NEWEST("parent, other, 0, NULL", "replies WHERE other = ?1", number),           \
-    [HEARTH_ARCHIVE_CHILDREN] = NEWEST("parent, other, len, NULL", "nodes WHERE parent " is " ?1", number), \
-    [HEARTH_ARCHIVE_PRINTS] =                                                                               \
-        NEWEST("parent, other, len, NULL", "nodes WHERE parent = ?1 AND other IS NOT NULL", number),        \
-    [HEARTH_ARCHIVE_PAST] = NEWEST("NULL, past, 0, NULL", "records WHERE past = ?1", number)
-
-static const char *const statements[STATEMENTS] = {
-    [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",
-    [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, past, 0, body FROM records WHERE key = ?1 LIMIT ?2",
-    NEWEST_STATEMENTS("rowid", "IS"),
-#define X(name, sql) [name] = (sql),
-#include "session/archive_statements.def"
-#undef X
-};
-
-/* ---- on a server ---- */
-
-/* Rows have a number, the newest the greatest. What takes space is counted, since a server gives back none by itself.
- */
-#define SERVER_ROWS "n BIGINT GENERATED BY DEFAULT AS IDENTITY, key BYTEA PRIMARY KEY,"
-#define SERVER_COUNTED(table)                                                          \
-    "CREATE TRIGGER " table "_size AFTER INSERT OR DELETE OR UPDATE OF body ON " table \
-    " FOR EACH ROW EXECUTE FUNCTION"                                                   \
-    " count_size();"
-
-static const char *const server_steps[] = {
-    "CREATE TABLE nodes (" SERVER_ROWS " parent BYTEA, other BYTEA, len BIGINT NOT NULL, used BIGINT NOT NULL,"
-    " body BYTEA NOT NULL);"
-    "CREATE INDEX nodes_parent ON nodes (parent, n);"
-    "CREATE INDEX nodes_used ON nodes (used);"
-    "CREATE INDEX nodes_prints ON nodes (parent, n) WHERE other IS NOT NULL;"
-    "CREATE TABLE replies (" SERVER_ROWS " parent BYTEA NOT NULL, other BYTEA NOT NULL, body BYTEA NOT NULL);"
-    "CREATE INDEX replies_parent ON replies (parent, n);"
-    "CREATE INDEX replies_said ON replies (other, n);"
-    "CREATE TABLE records (" SERVER_ROWS " body BYTEA NOT NULL);"
-    "ALTER TABLE nodes ALTER COLUMN body SET STORAGE EXTERNAL;"
-    "ALTER TABLE replies ALTER COLUMN body SET STORAGE EXTERNAL;"
-    "ALTER TABLE records ALTER COLUMN body SET STORAGE EXTERNAL;"
-    "CREATE TABLE size (bytes BIGINT NOT NULL);"
-    "INSERT INTO size VALUES (0);"
-    "CREATE FUNCTION count_size() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN"
-    " UPDATE size SET bytes = bytes + CASE WHEN TG_OP = 'DELETE' THEN 0 ELSE length(NEW.body) + 200 END"
-    " - CASE WHEN TG_OP = 'INSERT' THEN 0 ELSE length(OLD.body) + 200 END;"
-    " RETURN NULL; END $$;" SERVER_COUNTED("nodes") SERVER_COUNTED("replies") SERVER_COUNTED("records"),
-    "ALTER TABLE records ADD COLUMN past BYTEA;"
-    "CREATE INDEX records_past ON records (past, n) WHERE past IS NOT NULL;"};
-
-static const char *const server_statements[STATEMENTS] = {
-    NEWEST_STATEMENTS("n", "="),
-#define X(name, sql) [name] = (sql),
-#include "session/archive_server.def"
-#undef X
-};
-
-static const struct hearth_db_kind archive_db = {.label = "transcripts",
-                                                 .application = APPLICATION,
-                                                 .steps = steps,
-                                                 .version = sizeof steps / sizeof steps[0],
-                                                 .statements = statements,
-                                                 .statement_count = STATEMENTS,
-                                                 .schema = "hearth_transcripts",
-                                                 .server_steps = server_steps,
-                                                 .server_version = sizeof server_steps / sizeof server_steps[0],
-                                                 .server_statements = server_statements,
-                                                 .replaces_others = true};
-
-/* ---- bodies ---- */
-
-struct about {
-    uint64_t kind, len;
-    struct hearth_digest key, parent, other;
-};
-
-static struct about about_row(const struct hearth_archive_row *row) {
-    return (struct about){(uint64_t)row->kind, row->len, row->key, row->parent, row->other};
-}
-
-static bool close_body(const struct hearth_seal *seal, struct hearth_archive_row *row) {
-    const struct about about = about_row(row);
-    const size_t len = row->body.len;
-    if (hearth_sealed_row_close(seal, &about, sizeof about, &row->body) == HEARTH_OK) {
-        return true;
-    }
-    row->body.len = len; /* the row is tried again */
-    return false;
-}
-
-void hearth_archive_row_finish(struct hearth_archive_row *row) {
-    hearth_buf_finish(&row->body);
-}
-
-/* ---- reading rows ---- */
-
-static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
-    switch (query) {
-    case HEARTH_ARCHIVE_PAST:
-    case HEARTH_ARCHIVE_GET_RECORD: return HEARTH_ARCHIVE_RECORD;
-    case HEARTH_ARCHIVE_REPLIES:
-    case HEARTH_ARCHIVE_SAID: return HEARTH_ARCHIVE_REPLY;
-    default: return HEARTH_ARCHIVE_NODE;
-    }
-}
-
-/* Takes over a row. False: out of memory, or its body does not verify. */
-static bool take_row(const struct hearth_db *db, int which, struct hearth_archive_row *row, uint64_t *damaged) {
-    row->key = hearth_db_column_digest(db, which, 0);
-    row->parent = hearth_db_column_digest(db, which, 1);
-    row->other = hearth_db_column_digest(db, which, 2);
-    row->len = (uint64_t)hearth_db_column_number(db, which, 3);
-    if (hearth_db_column_is_null(db, which, 4)) {
-        return true;
-    }
-    size_t len;
-    const void *bytes = hearth_db_column_bytes(db, which, 4, &len);
-    if (!hearth_buf_append(&row->body, bytes, len)) {
-        return false;
-    }
-    const struct about about = about_row(row);
-    if (!hearth_sealed_row_open(db->seal, &about, sizeof about, row->body.data, &row->body.len)) {
-        ++*damaged;
-        hearth_archive_row_finish(row);
-        return false;
-    }
-    return true;
-}
-
-/* Reads rows. Bodies that do not verify are left out and counted. */
-static int read_rows(struct hearth_db *db, enum hearth_archive_query query, struct hearth_digest key,
-                     struct hearth_archive_row *rows, size_t max, size_t *count, uint64_t *damaged) {
-    int found = hearth_db_query(db, (int)query, "zi", &key, (int64_t)max);
-    for (*count = 0; found > 0 && *count < max; found = hearth_db_next(db, (int)query)) {
-        rows[*count] = (struct hearth_archive_row){.kind = kind_of(query)};
-        *count += take_row(db, (int)query, &rows[*count], damaged);
-    }
-    hearth_db_reset(db, (int)query);
-    return found < 0 ? found : HEARTH_OK;
-}
-
-/* ---- writing rows ---- */
-
-/* Runs a statement about one key; *found: it had a row. */
-static int run_key(struct hearth_db *db, enum archive_statement which, const struct hearth_digest *key, bool *found) {
-    const int rows = hearth_db_query(db, (int)which, "z", key);
-    hearth_db_reset(db, (int)which);
-    *found = rows > 0;
-    return rows < 0 ? rows : HEARTH_OK;
-}
-
-static int put_row(struct hearth_db *db, const struct hearth_archive_row *row) {
-    const int64_t now = hearth_clock_unix();
-    if (row->kind == HEARTH_ARCHIVE_NODE) {
-        return hearth_db_run(db, PUT_NODE, "zzzbii", &row->key, &row->parent, &row->other, &row->body,
-                             (int64_t)row->len, now);
-    }
-    if (row->kind == HEARTH_ARCHIVE_RECORD) {
-        return hearth_db_run(db, PUT_RECORD, "zbz", &row->key, &row->body, &row->other);
-    }
-    int err = hearth_db_run(db, row->newest ? PUT_NEWEST_REPLY : PUT_REPLY, "zzzb", &row->key, &row->parent,
-                            &row->other, &row->body);
-    err = err == HEARTH_OK ? hearth_db_run(db, TOUCH_NODE, "zi", &row->parent, now) : err;
-    return err == HEARTH_OK && row->newest ? hearth_db_run(db, TRIM_REPLIES, "z", &row->parent) : err;
-}
-
-static int delete_node(struct hearth_db *db, const struct hearth_digest *key) {
-    int err = hearth_db_run(db, DELETE_REPLIES, "z", key);
-    err = err == HEARTH_OK ? hearth_db_run(db, DELETE_RECORD, "z", key) : err;
-    return err == HEARTH_OK ? hearth_db_run(db, DELETE_NODE, "z", key) : err;
-}
-
-static int delete_row(struct hearth_db *db, const struct hearth_archive_row *row) {
-    bool has_child = false;
-    if (row->kind == HEARTH_ARCHIVE_REPLY) {
-        return hearth_db_run(db, DELETE_REPLY, "z", &row->key);
-    }
-    const int err = run_key(db, HAS_CHILD, &row->key, &has_child);
-    return err == HEARTH_OK && !has_child ? delete_node(db, &row->key) : err;
-}
-
-/* Whether the node of a row's parent is there; `last` is the node that was written last. */
-static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, const struct hearth_digest *last,
-                 bool *there) {
-    const struct hearth_digest *on = row->kind == HEARTH_ARCHIVE_RECORD ? &row->key : &row->parent;
-    *there = (row->kind == HEARTH_ARCHIVE_NODE && hearth_digest_is_zero(*on)) ||
-             (last != NULL && hearth_digest_equal(*on, *last));
-    return *there ? HEARTH_OK : run_key(db, HAS_NODE, on, there);
-}
-
 /* Queued rows that were put together. */
 struct archive_batch {
     struct archive_batch *next;
     size_t count, bytes; /* rows; memory that they count for */
     struct hearth_archive_row rows[];
 };
-
-/* Writes rows. *lost counts those left out because the row that they hang on is missing; `last`: as in hangs(). */
-static int write_rows(struct hearth_db *db, struct archive_batch *batch, const struct hearth_digest **last,
-                      uint64_t *lost) {
-    int err = HEARTH_OK;
-    for (size_t i = 0; i < batch->count && err == HEARTH_OK; i++) {
-        struct hearth_archive_row *row = &batch->rows[i];
-        bool there = false;
-        if (row->gone) {
-            err = delete_row(db, row);
-            *last = NULL;
-            continue;
-        }
-        err = hangs(db, row, *last, &there);
-        if (err != HEARTH_OK || !there) {
-            *lost += err == HEARTH_OK;
-            continue;
-        }
-        row->closed = row->closed || close_body(db->seal, row);
-        err = row->closed ? put_row(db, row) : hearth_db_fail_nomem(db);
-        *last = row->kind == HEARTH_ARCHIVE_NODE ? &row->key : *last;
-    }
-    return err;
-}
-
-static int write_batches(struct hearth_db *db, struct archive_batch *batch, uint64_t *lost) {
-    const struct hearth_digest *last = NULL;
-    int err = HEARTH_OK;
-    for (; batch != NULL && err == HEARTH_OK; batch = batch->next) {
-        err = write_rows(db, batch, &last, lost);
-    }
-    return err;
-}
-
-/* ---- the limit ---- */
-
-/* Bytes of pages in use. */
-static int count_bytes(struct hearth_db *db, uint64_t *bytes) {
-    int64_t number;
-    const int found = hearth_db_query_number(db, PAGES_USED, &number, "");
-    *bytes = (uint64_t)number;
-    return found < 0 ? found : HEARTH_OK;
-}
-
-/* Deletes a leaf, and then upwards the nodes on which nothing else hangs and that were not used later than the leaf. */
-static int delete_up(struct hearth_db *db, struct hearth_digest key, int64_t used, struct hearth_digest parent,
-                     uint64_t *evicted) {
-    for (;;) {
-        bool has_child = true;
-        int err = delete_node(db, &key);
-        ++*evicted;
-        if (err != HEARTH_OK || hearth_digest_is_zero(parent) ||
-            (err = run_key(db, HAS_CHILD, &parent, &has_child)) != HEARTH_OK || has_child) {
-            return err;
-        }
-        key = parent;
-        const int found = hearth_db_query(db, USED_AND_PARENT, "z", &key);
-        const bool goes = found > 0 && hearth_db_column_number(db, USED_AND_PARENT, 0) <= used;
-        parent = goes ? hearth_db_column_digest(db, USED_AND_PARENT, 1) : parent;
-        hearth_db_reset(db, USED_AND_PARENT);
-        if (!goes) {
-            return found < 0 ? found : HEARTH_OK;
-        }
-    }
-}
-
-/* Deletes the oldest leaf. 1; 0: nothing is left; or an error. */
-static int delete_oldest(struct hearth_db *db, uint64_t *evicted) {
-    const int found = hearth_db_query(db, OLDEST_LEAF, "");
-    if (found <= 0) {
-        return found;
-    }
-    const struct hearth_digest key = hearth_db_column_digest(db, OLDEST_LEAF, 0);
-    const struct hearth_digest parent = hearth_db_column_digest(db, OLDEST_LEAF, 2);
-    const int64_t used = hearth_db_column_number(db, OLDEST_LEAF, 1);
-    hearth_db_reset(db, OLDEST_LEAF);
-    const int err = delete_up(db, key, used, parent, evicted);
-    return err == HEARTH_OK ? 1 : err;
-}
-
-/* Deletes what was unused for longest, leaves first, until no more than `most` bytes are in use. */
-static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
-    enum { AT_ONCE = 64 }; /* leaves per transaction, since other processes want to write, too */
-    uint64_t bytes = 0;
-    int found = 1, err = count_bytes(db, &bytes);
-    while (err == HEARTH_OK && found > 0 && bytes > most) {
-        err = hearth_db_begin(db, true);
-        if (err != HEARTH_OK) {
-            break;
-        }
-        for (int i = 0; err == HEARTH_OK && found > 0 && bytes > most && i < AT_ONCE; i++) {
-            found = delete_oldest(db, evicted);
-            err = found < 0 ? found : count_bytes(db, &bytes);
-        }
-        err = hearth_db_end(db, err);
-    }
-    return err;
-}
-
-/* ---- opening, and failures ---- */
 
 struct hearth_archive {
     char *path;
@@ -395,6 +64,8 @@ struct hearth_archive {
 
     int64_t backoff_us;
 };
+
+/* ---- opening, and failures ---- */
 
 void hearth_archive_begin_generation(struct hearth_archive *archive) {
     atomic_fetch_add(&archive->generation, 1);
@@ -443,10 +114,10 @@ static bool open_or_replace(struct hearth_archive *archive) {
         hearth_archive_begin_generation(archive);
     }
     int code = open_all(archive, &reason);
-    if (!archive->on_server && hearth_db_is_damage(&archive_db, code)) {
+    if (!archive->on_server && hearth_db_is_damage(&hearth_archive_db_kind, code)) {
         close_all(archive);
         hearth_archive_begin_generation(archive);
-        code = hearth_db_quarantine(&archive_db, archive->path) ? open_all(archive, &reason) : code;
+        code = hearth_db_quarantine(&hearth_archive_db_kind, archive->path) ? open_all(archive, &reason) : code;
     }
     if (code != HEARTH_DB_OK) {
         close_all(archive);
@@ -457,9 +128,9 @@ static bool open_or_replace(struct hearth_archive *archive) {
 
 /* Handles the failure of an open connection, with its code. */
 static void handle_failure(struct hearth_archive *archive, int code, const char *reason) {
-    const bool damage = !archive->on_server && hearth_db_is_damage(&archive_db, code);
+    const bool damage = !archive->on_server && hearth_db_is_damage(&hearth_archive_db_kind, code);
     close_all(archive); /* so that a replaced file is found */
-    if (!damage || !hearth_db_quarantine(&archive_db, archive->path)) {
+    if (!damage || !hearth_db_quarantine(&hearth_archive_db_kind, archive->path)) {
         set_failing(archive, true, reason);
     }
     if (damage) {
@@ -472,21 +143,30 @@ static void handle_failure(struct hearth_archive *archive, int code, const char 
 static int enforce_limit(struct hearth_archive *archive) {
     struct hearth_db *db = &archive->writer;
     uint64_t bytes = 0, evicted = 0;
-    int err = count_bytes(db, &bytes);
+    int err = hearth_archive_rows_count_bytes(db, &bytes);
     if (err == HEARTH_OK && bytes > archive->limit_bytes) {
-        err = evict(db, archive->limit_bytes - archive->limit_bytes / 8, &evicted);
+        err = hearth_archive_rows_evict(db, archive->limit_bytes - archive->limit_bytes / 8, &evicted);
         if (err == HEARTH_OK && !archive->on_server) {
             hearth_db_give_back(db);
         }
         if (evicted > 0) {
             hearth_archive_begin_generation(archive);
         }
-        err = err == HEARTH_OK ? count_bytes(db, &bytes) : err;
+        err = err == HEARTH_OK ? hearth_archive_rows_count_bytes(db, &bytes) : err;
     }
     pthread_mutex_lock(&archive->mutex);
     archive->stats.bytes = bytes;
     archive->stats.evicted += evicted;
     pthread_mutex_unlock(&archive->mutex);
+    return err;
+}
+
+static int write_batches(struct hearth_db *db, struct archive_batch *batch, uint64_t *lost) {
+    const struct hearth_digest *last = NULL;
+    int err = HEARTH_OK;
+    for (; batch != NULL && err == HEARTH_OK; batch = batch->next) {
+        err = hearth_archive_rows_write(db, batch->rows, batch->count, &last, lost);
+    }
     return err;
 }
 
@@ -637,8 +317,8 @@ int hearth_archive_create(const struct hearth_archive_params *params, struct hea
     atomic_init(&archive->away, false);
     pthread_mutex_init(&archive->mutex, NULL);
     const struct hearth_db_driver *driver = archive->on_server ? &hearth_db_pg : &hearth_db_sqlite;
-    hearth_db_init(&archive->writer, driver, &archive_db, archive->path, WRITER_BUSY_MS, params->seal);
-    hearth_db_init(&archive->reader, driver, &archive_db, archive->path, READER_BUSY_MS, params->seal);
+    hearth_db_init(&archive->writer, driver, &hearth_archive_db_kind, archive->path, WRITER_BUSY_MS, params->seal);
+    hearth_db_init(&archive->reader, driver, &hearth_archive_db_kind, archive->path, READER_BUSY_MS, params->seal);
     const bool named = archive->path != NULL && archive->name != NULL;
     if (named) {
         (void)open_or_replace(archive); /* if that fails, the thread tries again */
@@ -668,10 +348,6 @@ void hearth_archive_destroy(struct hearth_archive *archive) {
     pthread_cond_destroy(&archive->work);
     pthread_cond_destroy(&archive->done);
     finish(archive);
-}
-
-bool hearth_archive_is(const char *path) {
-    return hearth_db_probe(&archive_db, path) == HEARTH_DB_FILE_OURS;
 }
 
 /* ---- asking ---- */
@@ -717,7 +393,7 @@ size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_q
         return 0;
     }
     struct hearth_db *db = &archive->reader;
-    if (hearth_db_is_open(db) && read_rows(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
+    if (hearth_db_is_open(db) && hearth_archive_rows_read(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
         (archive->on_server || !hearth_db_is_busy(db->code)) && !hearth_db_is_nomem(db->code)) {
         code = db->code;
         hearth_db_close(db);
