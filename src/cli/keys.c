@@ -11,7 +11,6 @@
 #include "cli/keys.h"
 
 #include "api/key_hash.h"
-#include "base/assert.h"
 #include "base/infile.h"
 #include "base/log.h"
 
@@ -188,32 +187,17 @@ static bool read_count(const char *value, int64_t most, int64_t *out) {
     return *value >= '0' && *value <= '9' && *end == '\0' && errno == 0 && *out > 0;
 }
 
-static int read_limit(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+/* One of `small` and `large` is where the limit goes. */
+static int read_limit(const char *place, const char *word, const char *value, uint32_t *small, uint64_t *large,
                       struct hearth_errmsg *msg) {
-    struct hearth_api_limits *limits = &key->limits;
-    const struct {
-        const char *name;
-        uint32_t *small;
-        uint64_t *large;
-    } all[] = {{.name = "rpm=", .small = &limits->requests_per_minute},
-               {.name = "tpm=", .small = &limits->tokens_per_minute},
-               {.name = "running=", .small = &limits->running},
-               {.name = "stored=", .large = &limits->stored.tokens},
-               {.name = "stored-bytes=", .large = &limits->stored.bytes},
-               {.name = "stored-sessions=", .large = &limits->stored.sessions}};
-    size_t i = 0;
     int64_t count;
-    while (strncmp(word, all[i].name, strlen(all[i].name)) != 0) {
-        i++;
-        HEARTH_ASSERT(i < sizeof(all) / sizeof(all[0]));
-    }
-    if (!read_count(value, all[i].small ? UINT32_MAX : INT64_MAX, &count)) {
+    if (!read_count(value, small ? UINT32_MAX : INT64_MAX, &count)) {
         return bad_setting(place, word, "a limit is a whole number from 1, such as 60, 100k, 2m or 1g", msg);
     }
-    if (all[i].small) {
-        *all[i].small = (uint32_t)count;
+    if (small) {
+        *small = (uint32_t)count;
     } else {
-        *all[i].large = (uint64_t)count;
+        *large = (uint64_t)count;
     }
     return HEARTH_OK;
 }
@@ -221,15 +205,23 @@ static int read_limit(const char *place, const char *word, const char *value, st
 /* "name=alice". `place`: the file and the line. `seen`: which settings it has had. */
 static int read_setting(const char *place, const char *word, struct hearth_api_key *key, unsigned *seen,
                         struct hearth_errmsg *msg) {
-    static const struct {
+    struct hearth_api_limits *limits = &key->limits;
+    const struct {
         const char *name;
         int (*read)(const char *place, const char *word, const char *value, struct hearth_api_key *key,
-                    struct hearth_errmsg *msg);
-    } settings[] = {{"name=", read_name},          {"weight=", read_weight},
-                    {"class=", read_class},        {"scope=", read_scopes},
-                    {"rpm=", read_limit},          {"tpm=", read_limit},
-                    {"running=", read_limit},      {"stored=", read_limit},
-                    {"stored-bytes=", read_limit}, {"stored-sessions=", read_limit}};
+                    struct hearth_errmsg *msg); /* NULL: it is a limit */
+        uint32_t *small;
+        uint64_t *large;
+    } settings[] = {{"name=", .read = read_name},
+                    {"weight=", .read = read_weight},
+                    {"class=", .read = read_class},
+                    {"scope=", .read = read_scopes},
+                    {"rpm=", .small = &limits->requests_per_minute},
+                    {"tpm=", .small = &limits->tokens_per_minute},
+                    {"running=", .small = &limits->running},
+                    {"stored=", .large = &limits->stored.tokens},
+                    {"stored-bytes=", .large = &limits->stored.bytes},
+                    {"stored-sessions=", .large = &limits->stored.sessions}};
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         const size_t len = strlen(settings[i].name);
         if (strncmp(word, settings[i].name, len) == 0) {
@@ -237,7 +229,8 @@ static int read_setting(const char *place, const char *word, struct hearth_api_k
                 return bad_setting(place, word, "it is there twice", msg);
             }
             *seen |= 1u << i;
-            return settings[i].read(place, word, word + len, key, msg);
+            return settings[i].read ? settings[i].read(place, word, word + len, key, msg)
+                                    : read_limit(place, word, word + len, settings[i].small, settings[i].large, msg);
         }
     }
     /* It is not shown: it may be the key. */
