@@ -86,31 +86,9 @@ void hearth_cli_sessions_list_free(struct hearth_session *list, size_t count) {
     free(list);
 }
 
-/* Those that are used, and behind them those that have expired. */
-static int list_all(struct sessions *sessions, struct hearth_session **list, size_t *count) {
-    struct hearth_session_query query = {.all_owners = true};
-    struct hearth_session *expired = NULL, *both;
-    size_t more = 0;
-    int err = hearth_session_list(sessions->store, &query, list, count);
-    query.expired = true;
-    err = err == HEARTH_OK ? hearth_session_list(sessions->store, &query, &expired, &more) : err;
-    if (err == HEARTH_OK && more > 0) {
-        both = realloc(*list, (*count + more) * sizeof *both);
-        if (both == NULL) {
-            hearth_cli_sessions_list_free(expired, more);
-            hearth_cli_sessions_list_free(*list, *count);
-            return HEARTH_ERR_NOMEM;
-        }
-        memcpy(both + *count, expired, more * sizeof *both);
-        *list = both;
-        *count += more;
-    }
-    free(expired);
-    return err;
-}
-
 bool hearth_cli_sessions_list(struct sessions *sessions, struct hearth_session **list, size_t *count) {
-    const int err = list_all(sessions, list, count);
+    const struct hearth_session_query query = {.all_owners = true, .expired = true};
+    const int err = hearth_session_list(sessions->store, &query, list, count);
     if (err != HEARTH_OK) {
         (void)hearth_cli_sessions_complain(err, NULL, sessions->path);
         return false;

@@ -260,7 +260,7 @@ struct hearth_session_query {
     const char *after; /* continue behind this session of the owner; NULL: the first page */
     size_t limit;      /* 0: all */
     size_t bytes_max;  /* of metadata; the page ends once it has so many. 0: no limit */
-    bool expired;      /* only expired sessions, instead of the others */
+    bool expired;      /* expired sessions, too */
     bool *more;        /* whether more sessions follow; may be NULL */
 };
 /* Lists sessions. `out` is an array of `count`, which the caller finishes and frees. Errors: NOT_FOUND (`after`), IO,

@@ -260,12 +260,11 @@ static int read_page(struct hearth_db *db, const struct hearth_session_query *qu
     const int which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
     const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : INT64_MAX;
     const int64_t from = query->expired ? INT64_MIN : expired_before;
-    const int64_t to = query->expired ? expired_before - (expired_before != INT64_MIN) : INT64_MAX;
     int64_t used, id;
     size_t room = 0, damaged = 0, bytes = 0;
     bool more = false;
     int err = find_page(db, query, &used, &id);
-    int found = err == HEARTH_OK ? hearth_db_query(db, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
+    int found = err == HEARTH_OK ? hearth_db_query(db, which, "diiii", &query->owner, used, id, from, limit) : err;
     while (found > 0 && err == HEARTH_OK) {
         more = (query->limit != 0 && *count == query->limit) || (query->bytes_max != 0 && bytes >= query->bytes_max);
         if (more) {
@@ -273,7 +272,7 @@ static int read_page(struct hearth_db *db, const struct hearth_session_query *qu
         }
         err = HEARTH_BUF_ROOM(*out, *count, room) ? take_session(db, which, &(*out)[*count]) : HEARTH_ERR_NOMEM;
         if (err == HEARTH_OK) {
-            (*out)[*count].expired = query->expired;
+            (*out)[*count].expired = hearth_db_column_number(db, which, 10) < expired_before;
             bytes += (*out)[(*count)++].metadata.len;
         }
         damaged += err == HEARTH_ERR_STATE;
