@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int hearth_folder_make(const char *path) {
-    char *copy = strdup(path);
+static int make(const char *path, size_t len) {
+    char *copy = strndup(path, len);
     if (!copy) {
         errno = ENOMEM;
         return HEARTH_ERR_IO;
@@ -38,4 +38,13 @@ int hearth_folder_make(const char *path) {
     free(copy);
     errno = saved;
     return err;
+}
+
+int hearth_folder_make(const char *path) {
+    return make(path, strlen(path));
+}
+
+int hearth_folder_make_parent(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL && slash != path ? make(path, (size_t)(slash - path)) : HEARTH_OK;
 }

@@ -56,27 +56,13 @@ int hearth_serve_paths_check(const struct hearth_options *options, struct hearth
     return HEARTH_OK;
 }
 
-/* Makes the directory that a file is to be in. False: with errno. */
-static bool make_parent(const char *path) {
-    char *copy = strdup(path), *slash = copy ? strrchr(copy, '/') : NULL;
-    bool ok = copy != NULL;
-    if (slash && slash != copy) {
-        *slash = '\0';
-        ok = hearth_folder_make(copy) == HEARTH_OK;
-    }
-    const int saved = errno;
-    free(copy);
-    errno = saved;
-    return ok;
-}
-
 int hearth_serve_paths_sessions(const struct hearth_options *options, char **out, struct hearth_errmsg *msg) {
     *out = NULL;
     if (options->session_db && strcmp(options->session_db, "none") == 0) {
         return HEARTH_OK;
     }
     char *path = options->session_db ? strdup(options->session_db) : hearth_place_sessions();
-    if (path && (strstr(path, "://") || make_parent(path))) {
+    if (path && (strstr(path, "://") || hearth_folder_make_parent(path) == HEARTH_OK)) {
         *out = path;
         return HEARTH_OK;
     }

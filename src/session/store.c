@@ -479,19 +479,6 @@ int hearth_session_flush_touches(struct hearth_session_store *store) {
 
 /* ---- life ---- */
 
-static int make_directory(const char *path) {
-    char *copy = strdup(path), *slash = copy != NULL ? strrchr(copy, '/') : NULL;
-    int err = copy == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
-    if (slash != NULL && slash != copy) {
-        *slash = '\0';
-        err = hearth_folder_make(copy);
-    }
-    int saved = errno;
-    free(copy);
-    errno = saved;
-    return err;
-}
-
 /* Whether a file is a lock file: it is empty or holds the one byte that open_store() writes. */
 static bool is_lock_file(int fd) {
     struct stat st;
@@ -541,7 +528,7 @@ static bool was_emptied(const struct hearth_session_store *store) {
 /* Checks whether the file may be used, and takes the lock that tells other servers of this one. */
 static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     struct hearth_errmsg reason = {.text = ""};
-    if (make_directory(store->path) != HEARTH_OK) {
+    if (hearth_folder_make_parent(store->path) != HEARTH_OK) {
         return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, strerror(errno));
     }
     const int code = hearth_db_check_file(&hearth_session_db_kind, store->path, &reason);
