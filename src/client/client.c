@@ -187,35 +187,19 @@ static size_t on_bytes(char *bytes, size_t one, size_t len, void *user) {
     return transfer->refused ? CURL_WRITEFUNC_ERROR : len;
 }
 
+#define SET(option, value) (curl_easy_setopt(easy, CURLOPT_##option, value) == CURLE_OK)
+
 static bool set_up(struct hearth_client *client, const char *url, const char *body, struct transfer *transfer) {
     CURL *easy = client->easy;
     curl_easy_reset(easy); /* keeps the connection */
     client->cause[0] = '\0';
-    bool ok = curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, CONNECT_TIMEOUT_S) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_TIMEOUT, client->timeout_s) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_USERAGENT, "hearth-chat/" HEARTH_VERSION) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPHEADER, client->headers) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, client->cause) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer) == CURLE_OK;
-    if (ok && client->socket_path) {
-        ok = curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, client->socket_path) == CURLE_OK;
-    }
-    if (ok && client->cacert) {
-        ok = curl_easy_setopt(easy, CURLOPT_CAINFO, client->cacert) == CURLE_OK;
-    }
-    if (ok && is_local(client->base)) {
-        ok = curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK;
-    }
-    if (ok && body) {
-        ok = curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body)) == CURLE_OK &&
-             curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK; /* borrowed */
-    }
-    return ok;
+    return SET(URL, url) && SET(PROTOCOLS_STR, "http,https") && SET(NOSIGNAL, 1L) &&
+           SET(CONNECTTIMEOUT, CONNECT_TIMEOUT_S) && SET(TIMEOUT, client->timeout_s) && SET(TCP_KEEPALIVE, 1L) &&
+           SET(USERAGENT, "hearth-chat/" HEARTH_VERSION) && SET(HTTPHEADER, client->headers) &&
+           SET(ERRORBUFFER, client->cause) && SET(WRITEFUNCTION, on_bytes) && SET(WRITEDATA, transfer) &&
+           (!client->socket_path || SET(UNIX_SOCKET_PATH, client->socket_path)) &&
+           (!client->cacert || SET(CAINFO, client->cacert)) && (!is_local(client->base) || SET(PROXY, "")) &&
+           (!body || (SET(POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body)) && SET(POSTFIELDS, body) /* borrowed */));
 }
 
 /* Runs what was set up. False: Ctrl-C, or input on `stop_fd`. */
