@@ -276,7 +276,8 @@ static struct hearth_digest add_field(struct hearth_digest digest, const char *b
     return hearth_digest_chain(digest, bytes, len);
 }
 
-const char *hearth_message_trim(const char *text, size_t *len) {
+/* Text without white space at both ends. */
+static const char *trim(const char *text, size_t *len) {
     while (*len > 0 && strchr(" \t\r\n\f\v", *text) != NULL && *text != '\0') {
         text++;
         --*len;
@@ -285,6 +286,12 @@ const char *hearth_message_trim(const char *text, size_t *len) {
         --*len;
     }
     return text;
+}
+
+bool hearth_message_alike(const char *a, size_t na, const char *b, size_t nb) {
+    a = trim(a, &na);
+    b = trim(b, &nb);
+    return na == nb && (na == 0 || memcmp(a, b, na) == 0);
 }
 
 static bool add_call(struct hearth_digest *digest, const struct hearth_call *call) {
@@ -303,7 +310,7 @@ static bool digest_what_it_says(struct hearth_message *message) {
     char role = (char)message->role;
     struct hearth_digest digest = hearth_digest_bytes(&role, 1);
     size_t len = message->content_len;
-    const char *content = hearth_message_trim(message->content, &len);
+    const char *content = trim(message->content, &len);
     digest = add_field(digest, content, len);
     for (size_t i = 0; i < message->call_count; i++) {
         if (!add_call(&digest, &message->calls[i])) {
@@ -398,10 +405,7 @@ static bool same_reasoning(const char *a, const char *b) {
     if (a == NULL || b == NULL || *a == '\0' || *b == '\0') {
         return true;
     }
-    size_t na = strlen(a), nb = strlen(b);
-    a = hearth_message_trim(a, &na);
-    b = hearth_message_trim(b, &nb);
-    return na == nb && memcmp(a, b, na) == 0;
+    return hearth_message_alike(a, strlen(a), b, strlen(b));
 }
 
 uint32_t hearth_message_printed(const struct hearth_message *message) {
@@ -421,12 +425,6 @@ bool hearth_message_equal(const struct hearth_message *a, const struct hearth_me
     return a == b || (hearth_digest_equal(a->says, b->says) && same_reasoning(a->reasoning, b->reasoning));
 }
 
-static bool same_content(const struct hearth_message *a, const struct hearth_message *b) {
-    size_t na = a->content_len, nb = b->content_len;
-    const char *x = hearth_message_trim(a->content, &na), *y = hearth_message_trim(b->content, &nb);
-    return na == nb && memcmp(x, y, na) == 0;
-}
-
 static bool is_blank(const char *text) {
     return text == NULL || *text == '\0';
 }
@@ -439,7 +437,8 @@ static bool words_as_thoughts(const struct hearth_message *print, const struct h
 }
 
 static bool same_words(const struct hearth_message *print, const struct hearth_message *message) {
-    return same_content(print, message) && same_reasoning(print->reasoning, message->reasoning) &&
+    return hearth_message_alike(print->content, print->content_len, message->content, message->content_len) &&
+           same_reasoning(print->reasoning, message->reasoning) &&
            (is_blank(message->reasoning) || !is_blank(print->reasoning));
 }
 

@@ -243,20 +243,13 @@ static bool in_history(const struct prompt_walk *walk, const struct hearth_messa
     return false;
 }
 
-/* Compares without white space at both ends, which templates strip. */
-static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
-    a = hearth_message_trim(a, &na);
-    b = hearth_message_trim(b, &nb);
-    return na == nb && (na == 0 || memcmp(a, b, na) == 0); /* an empty reply has no text at all */
-}
-
 /* Whether the text [begin, end) of the prompt reads as the reply. `plain` has room for it. */
 static bool reads_as(const struct prompt_walk *walk, const struct reply *reply, size_t begin, size_t end, char *plain) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     memcpy(plain, prompt->text + begin, end - begin);
     const struct hearth_transcript_print print = {reply->head, reply->head_len, plain,
                                                   hearth_guards_strip(plain, end - begin)};
-    return same_but_space(print.text, print.len, reply->raw, reply->raw_len) ||
+    return hearth_message_alike(print.text, print.len, reply->raw, reply->raw_len) ||
            prompt->reads(prompt->user, &print, reply->message);
 }
 
