@@ -135,17 +135,22 @@ struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts
     return root;
 }
 
-/* Appends a row to an array in a buffer. */
-static struct hearth_archive_row *add_row(struct hearth_buf *rows, enum hearth_archive_kind kind) {
-    const struct hearth_archive_row row = {.kind = kind};
-    return hearth_buf_append(rows, &row, sizeof row)
-               ? (struct hearth_archive_row *)(void *)(rows->data + rows->len - sizeof row)
-               : NULL;
+struct row_list {
+    struct hearth_archive_row *v;
+    size_t n, cap;
+};
+
+static struct hearth_archive_row *add_row(struct row_list *rows, enum hearth_archive_kind kind) {
+    if (!HEARTH_BUF_ROOM(rows->v, rows->n, rows->cap)) {
+        return NULL;
+    }
+    rows->v[rows->n] = (struct hearth_archive_row){.kind = kind};
+    return &rows->v[rows->n++];
 }
 
 /* Loads the node of a key with its whole path. NULL: it is not there. */
 static struct text_node *load_path(struct hearth_transcripts *transcripts, struct hearth_digest key) {
-    struct hearth_buf rows = {0};
+    struct row_list rows = {0};
     struct text_node *node = hearth_transcript_node(transcripts, key);
     while (node == NULL && !hearth_digest_is_zero(key)) {
         struct hearth_archive_row *row = add_row(&rows, HEARTH_ARCHIVE_NODE);
@@ -153,18 +158,17 @@ static struct text_node *load_path(struct hearth_transcripts *transcripts, struc
             break;
         }
         if (hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE, key, row, 1) == 0) {
-            rows.len -= sizeof *row;
+            rows.n--;
             break;
         }
         key = row->parent;
         node = hearth_transcript_node(transcripts, key);
     }
-    struct hearth_archive_row *v = (struct hearth_archive_row *)(void *)rows.data;
-    for (size_t count = rows.len / sizeof *v; count-- > 0;) {
-        node = node != NULL ? take_node(transcripts, node, &v[count], NULL, 0) : NULL;
-        hearth_archive_row_finish(&v[count]);
+    for (size_t i = rows.n; i-- > 0;) {
+        node = node != NULL ? take_node(transcripts, node, &rows.v[i], NULL, 0) : NULL;
+        hearth_archive_row_finish(&rows.v[i]);
     }
-    hearth_buf_finish(&rows);
+    free(rows.v);
     return node;
 }
 
@@ -264,7 +268,7 @@ struct text_node *hearth_transcript_load_past(struct hearth_transcripts *transcr
 
 /* ---- saving ---- */
 
-static bool add_node(struct hearth_buf *rows, const struct text_node *node) {
+static bool add_node(struct row_list *rows, const struct text_node *node) {
     struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_NODE);
     if (row == NULL) {
         return false;
@@ -276,7 +280,7 @@ static bool add_node(struct hearth_buf *rows, const struct text_node *node) {
     return hearth_transcript_pack_node(node, &row->body);
 }
 
-static bool add_reply(struct hearth_buf *rows, const struct reply *reply, bool newest) {
+static bool add_reply(struct row_list *rows, const struct reply *reply, bool newest) {
     struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_REPLY);
     if (row == NULL) {
         return false;
@@ -288,7 +292,7 @@ static bool add_reply(struct hearth_buf *rows, const struct reply *reply, bool n
     return hearth_transcript_pack_reply(reply, &row->body);
 }
 
-static bool add_record(const struct hearth_transcripts *transcripts, struct hearth_buf *rows,
+static bool add_record(const struct hearth_transcripts *transcripts, struct row_list *rows,
                        const struct text_node *node) {
     const struct text_node *base = node->parent;
     while (base != NULL && (base->said == NULL || base->record_stored == 0)) {
@@ -304,8 +308,7 @@ static bool add_record(const struct hearth_transcripts *transcripts, struct hear
 }
 
 /* Adds a node's older replies, the oldest first. */
-static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const struct reply *but,
-                            uint64_t generation) {
+static bool add_old_replies(struct row_list *rows, struct reply *reply, const struct reply *but, uint64_t generation) {
     if (reply == NULL) {
         return true;
     }
@@ -317,55 +320,39 @@ static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const 
     return ok;
 }
 
-/* Adds the nodes of a path from the root on. */
-static bool add_path(const struct hearth_transcripts *transcripts, struct hearth_buf *rows, struct text_node **path,
-                     size_t count, const struct reply *reply, uint64_t generation) {
-    bool ok = true;
-    while (ok && count-- > 0) {
-        struct text_node *node = path[count];
-        if (node->stored != generation) {
-            ok = add_node(rows, node);
-            node->stored = generation;
-        }
-        if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
-            ok = add_record(transcripts, rows, node);
-            node->record_stored = generation;
-        }
-        ok = ok && add_old_replies(rows, node->replies, reply, generation);
+/* Adds the nodes of a path, the root first. */
+static bool add_path(const struct hearth_transcripts *transcripts, struct row_list *rows, struct text_node *node,
+                     const struct reply *but, uint64_t generation) {
+    if (node == NULL) {
+        return true;
     }
-    return ok;
+    bool ok = add_path(transcripts, rows, node->parent, but, generation);
+    if (ok && node->stored != generation) {
+        ok = add_node(rows, node);
+        node->stored = generation;
+    }
+    if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
+        ok = add_record(transcripts, rows, node);
+        node->record_stored = generation;
+    }
+    return ok && add_old_replies(rows, node->replies, but, generation);
 }
 
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply) {
-    struct hearth_buf rows = {0};
-    size_t count = 0;
+    struct row_list rows = {0};
     if (transcripts->archive == NULL || !hearth_archive_has_room(transcripts->archive)) {
         return; /* nodes that are not `stored` are saved with a later reply */
     }
-    for (const struct text_node *node = reply->node; node != NULL; node = node->parent) {
-        count++;
-    }
-    struct text_node **path = malloc(count * sizeof *path);
-    uint64_t generation = hearth_archive_generation(transcripts->archive);
-    bool ok = path != NULL;
+    const uint64_t generation = hearth_archive_generation(transcripts->archive);
+    const bool ok = add_path(transcripts, &rows, reply->node, reply, generation) && add_reply(&rows, reply, true);
+    reply->stored = generation;
     if (ok) {
-        count = 0;
-        for (struct text_node *node = reply->node; node != NULL; node = node->parent) {
-            path[count++] = node;
-        }
-        ok = add_path(transcripts, &rows, path, count, reply, generation) && add_reply(&rows, reply, true);
-        reply->stored = generation;
-    }
-    struct hearth_archive_row *v = (struct hearth_archive_row *)(void *)rows.data;
-    const size_t n = rows.len / sizeof *v;
-    if (ok) {
-        (void)hearth_archive_put(transcripts->archive, v, n);
+        (void)hearth_archive_put(transcripts->archive, rows.v, rows.n);
     } else {
-        for (size_t i = 0; i < n; i++) {
-            hearth_archive_row_finish(&v[i]);
+        for (size_t i = 0; i < rows.n; i++) {
+            hearth_archive_row_finish(&rows.v[i]);
         }
         hearth_archive_begin_generation(transcripts->archive);
     }
-    hearth_buf_finish(&rows);
-    free(path);
+    free(rows.v);
 }
