@@ -40,7 +40,7 @@ struct hearth_chat_params {
 
 /* Errors: TEMPLATE (it does not parse; the message says where), NOMEM. */
 int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_chat **out, struct hearth_errmsg *msg);
-void hearth_chat_destroy(struct hearth_chat *chat);
+void hearth_chat_destroy(struct hearth_chat *chat); /* NULL is allowed */
 
 /* The template's source text; owned by the chat. */
 const char *hearth_chat_template(const struct hearth_chat *chat);

@@ -566,16 +566,12 @@ static int start(struct server *server, struct hearth_errmsg *msg) {
 
 static void finish(struct server *server) {
     hearth_api_destroy(server->api);
-    if (server->service) {
-        hearth_service_destroy(server->service);
-    }
+    hearth_service_destroy(server->service);
     hearth_kv_events_destroy(server->events);
     hearth_serve_disk_close(&server->disk);
     hearth_session_store_destroy(server->store);
     hearth_seal_destroy(server->seal);
-    if (server->chat) {
-        hearth_chat_destroy(server->chat);
-    }
+    hearth_chat_destroy(server->chat);
     if (server->engine) {
         server->engine->ops->destroy(server->engine);
     }

@@ -242,7 +242,7 @@ int hearth_service_forget(struct hearth_service *service, const struct hearth_se
  * thread but the service's. */
 void hearth_service_drain(struct hearth_service *service, int64_t grace_us);
 
-/* Ends the thread; requests still running get FAILED. */
+/* Ends the thread; requests still running get FAILED. NULL is allowed. */
 void hearth_service_destroy(struct hearth_service *service);
 
 /* Lanes and counters, as of the last step. Any thread. */

@@ -690,11 +690,10 @@ int hearth_session_store_backup(struct hearth_session_store *store, const char *
     return err;
 }
 
-int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]) {
+void hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]) {
     pthread_mutex_lock(&store->mutex);
     memcpy(out, store->secret, sizeof store->secret);
     pthread_mutex_unlock(&store->mutex);
-    return HEARTH_OK;
 }
 
 int hearth_session_store_stats(struct hearth_session_store *store, struct hearth_session_store_stats *stats) {

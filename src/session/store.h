@@ -69,8 +69,8 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
 void hearth_session_store_destroy(struct hearth_session_store *store); /* NULL is allowed */
 
 /* 32 random bytes that are created with the database, for signatures that must verify after a restart. Until a server's
- * database was reached for the first time they are the process's own. Errors: none so far. */
-int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]);
+ * database was reached for the first time they are the process's own. */
+void hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]);
 
 /* ---- owners (store_owner.c) ---- */
 
