@@ -12,10 +12,12 @@
  * BLOCKS: attention passes over cells that a row does not see. All sequences share one cache, and each row has the
  * cells of others masked. ggml's kernels go through them all the same: row by row they look at every mask, and tiles of
  * 64 rows turn every mask to single precision for each head, and are computed whole where rows of two sequences meet.
- * Here a batch is cut into blocks of rows that see about the same cells, and ggml's kernels compute each block over
- * these cells alone. The mask tells the cells of a row, so nothing depends on how batches are made. A tile costs about
- * as much as eight rows one by one, but ggml takes it only from 64 rows on. A block of fewer rows is computed as a tile
- * where that is cheaper: with other rows around it, or with rows that see nothing where the batch has no more.
+ * Here a batch is cut into blocks of rows of one sequence, and ggml's kernels compute each block over its cells alone.
+ * The mask tells the cells of a row, so nothing depends on how batches are made. A tile costs about as much as eight
+ * rows one by one, but ggml takes it only from 64 rows on. A block of fewer rows is computed as a tile where that is
+ * cheaper: with other rows around it, or with rows that see nothing where the batch has no more. Where cells of other
+ * sequences lie between those of a block, as lanes that decode take cells in turn, its cells are copied beside each
+ * other first.
  *
  * APART: batches of at most GGML_HEARTH_APART_MAX rows are computed as their rows would be one by one, to the bit.
  * ggml's kernels round differently by the number of rows, in four places, and each has a form that takes rows one at a
@@ -68,7 +70,8 @@
 #define MASKED_COST 16     /* masked cells that are passed in the time of one that is seen */
 #define TILE_MIN_CELLS 256 /* that a block sees before rows are added to it: below, a tile gains little */
 #define SAMPLES 128        /* of a row's masks, to estimate how many cells it sees */
-#define NEAR_CELLS 16      /* rows whose cells begin and end so near to each other make up a block */
+#define GAPS_SHARE 4       /* cells are copied where more than this part of those that a block sees lies between them */
+#define COPIED_MAX 16384   /* cells that a block sees and that are copied: a thread's memory for it is bounded */
 #define WIDTH_MAX 1024     /* of a key and of a value in an unordered sum; wider ones are left to ggml */
 #define SPINS_MIN 16       /* turns of the loop at a barrier before a thread sleeps */
 #define SPINS_MAX 2048     /* about 50 microseconds: longer than threads of one operation end apart */
@@ -84,18 +87,23 @@ struct range {
     int64_t from, to, seen;
 };
 
-/* Rows [row, row + count), all their cells, and the most that one of them sees. */
+/* Rows [row, row + count) of one sequence, all their cells, and the most that one of them sees. */
 struct block {
     int64_t row, count;
     struct range cells;
-    bool tiled;
+    bool tiled, copied; /* copied: a tile over copies of its cells */
 };
 
 /* A thread's memory for tiles and scores, used again. */
 struct scratch {
     float *out, *q; /* TILE_ROWS results, and TILE_ROWS queries */
     float *scores;  /* of a row's cells */
-    size_t out_cap, q_cap, scores_cap;
+    /* Of the block that begins with `row`, -1: none: its cells, and their masks for TILE_ROWS rows. */
+    int64_t row, cell_count;
+    int32_t *cells;
+    uint16_t *masks;
+    char *kv; /* copies of one head's keys, then of its values */
+    size_t out_cap, q_cap, scores_cap, cells_cap, masks_cap, kv_cap;
 };
 
 static _Atomic int mode;
@@ -275,8 +283,10 @@ static int64_t cost(struct range range) {
     return range.seen + (range.to - range.from - range.seen) / MASKED_COST;
 }
 
-static bool near(int64_t a, int64_t b) {
-    return a <= b + NEAR_CELLS && b <= a + NEAR_CELLS;
+/* Whether a row is of the same sequence as the row before it: it sees the last cell that the other one sees, which is
+ * the other's own. Rows of several sequences may begin with the same cells, a head that they share. */
+static bool goes_on(const struct ggml_tensor *mask, int64_t row) {
+    return mask_row(mask, row)[ranges.v[row - 1].to - 1] != HALF_MINUS_INFINITY;
 }
 
 /* The block that begins with a row, of a batch of `rows`. */
@@ -285,8 +295,8 @@ static struct block block_at(const struct ggml_tensor *dst, int64_t row, int64_t
     struct block block = {.row = row, .count = 1, .cells = ranges.v[row]};
     int64_t one_by_one = cost(block.cells);
     while (block.count < TILE_ROWS && row + block.count < rows) {
-        struct range before = ranges.v[row + block.count - 1], next = ranges.v[row + block.count];
-        if (!near(before.from, next.from) || !near(before.to, next.to)) {
+        struct range next = ranges.v[row + block.count];
+        if (!goes_on(dst->src[3], row + block.count)) {
             break;
         }
         block.cells.from = next.from < block.cells.from ? next.from : block.cells.from;
@@ -296,8 +306,11 @@ static struct block block_at(const struct ggml_tensor *dst, int64_t row, int64_t
         block.count++;
     }
     bool can = q->type == GGML_TYPE_F32 && k->type == v->type && (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32);
-    block.tiled = can && !mode_is(GGML_HEARTH_UNORDERED) && one_by_one >= TILE_COST * cost(block.cells) &&
-                  (rows >= TILE_ROWS || block.cells.seen >= TILE_MIN_CELLS);
+    const int64_t seen = block.cells.seen, gaps = block.cells.to - block.cells.from - seen;
+    block.copied = seen <= COPIED_MAX && gaps > seen / GAPS_SHARE;
+    block.tiled = can && !mode_is(GGML_HEARTH_UNORDERED) &&
+                  one_by_one >= TILE_COST * (block.copied ? seen : cost(block.cells)) &&
+                  (rows >= TILE_ROWS || seen >= TILE_MIN_CELLS);
     return block;
 }
 
@@ -546,29 +559,112 @@ static void fill_masks(const struct ggml_compute_params *params, const struct gg
     ggml_barrier(params->threadpool);
 }
 
-/* A tile for which the batch has too few rows: the block's queries, and zeros behind them. */
-static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
-                      struct view *view) {
-    size_t bytes = (size_t)view->q.ne[0] * sizeof(float), cells = (size_t)dst->src[3]->ne[0];
+/* A tile of the block's queries, with zeros behind them. */
+static bool fill_queries(struct scratch *scratch, const struct block *block, struct view *view) {
+    size_t bytes = (size_t)view->q.ne[0] * sizeof(float);
     scratch->q = grow(scratch->q, &scratch->q_cap, bytes * TILE_ROWS);
-    if (masks.v == NULL || scratch->q == NULL) {
+    if (scratch->q == NULL) {
         return false;
     }
-    for (int64_t row = 0; row < TILE_ROWS; row++) {
-        float *to = scratch->q + (size_t)(row * view->q.ne[0]);
-        if (row < block->count) {
-            memcpy(to, (const char *)view->q.data + (size_t)row * view->q.nb[1], bytes);
-        } else {
-            memset(to, 0, bytes);
-        }
+    for (int64_t row = 0; row < block->count; row++) {
+        memcpy(scratch->q + row * view->q.ne[0], (const char *)view->q.data + (size_t)row * view->q.nb[1], bytes);
     }
+    memset(scratch->q + block->count * view->q.ne[0], 0, bytes * (size_t)(TILE_ROWS - block->count));
     view->q.data = scratch->q;
     view->q.nb[1] = bytes;
     view->q.nb[2] = view->q.nb[3] = bytes * TILE_ROWS;
-    view->mask.data = masks.v + (size_t)block->row * cells + block->cells.from;
-    view->mask.nb[1] = cells * sizeof *masks.v;
-    view->mask.nb[2] = view->mask.nb[3] = view->mask.nb[1] * TILE_ROWS;
     view->q.ne[1] = view->mask.ne[1] = view->out.ne[2] = TILE_ROWS;
+    return true;
+}
+
+/* Masks of so many cells in a row, for a tile. */
+static void view_masks(struct view *view, uint16_t *of, int64_t cells) {
+    view->mask.data = of;
+    view->mask.nb[1] = (size_t)cells * sizeof *of;
+    view->mask.nb[2] = view->mask.nb[3] = view->mask.nb[1] * TILE_ROWS;
+}
+
+/* Finds the cells that rows of the block see, and copies their masks. False: no memory. */
+static bool find_cells(struct scratch *scratch, const struct ggml_tensor *mask, const struct block *block) {
+    const int64_t width = block->cells.to - block->cells.from;
+    if (scratch->row == block->row) {
+        return true;
+    }
+    scratch->cells = grow(scratch->cells, &scratch->cells_cap, (size_t)width * sizeof *scratch->cells);
+    if (scratch->cells == NULL) {
+        return false;
+    }
+    memset(scratch->cells, 0, (size_t)width * sizeof *scratch->cells);
+    for (int64_t row = block->row; row < block->row + block->count; row++) {
+        const uint16_t *cells = mask_row(mask, row) + block->cells.from;
+        for (int64_t i = 0; i < width; i++) {
+            scratch->cells[i] |= cells[i] != HALF_MINUS_INFINITY;
+        }
+    }
+    int64_t n = 0;
+    for (int64_t i = 0; i < width; i++) {
+        if (scratch->cells[i] != 0) {
+            scratch->cells[n++] = (int32_t)(block->cells.from + i);
+        }
+    }
+    scratch->masks = grow(scratch->masks, &scratch->masks_cap, (size_t)(TILE_ROWS * n) * sizeof *scratch->masks);
+    if (scratch->masks == NULL) {
+        return false;
+    }
+    for (int64_t row = 0; row < TILE_ROWS; row++) {
+        const uint16_t *cells = row < block->count ? mask_row(mask, block->row + row) : NULL;
+        for (int64_t i = 0; i < n; i++) {
+            scratch->masks[row * n + i] = cells != NULL ? cells[scratch->cells[i]] : HALF_MINUS_INFINITY;
+        }
+    }
+    scratch->row = block->row;
+    scratch->cell_count = n;
+    return true;
+}
+
+/* One head's keys or values of the cells that were found, copied to `to`. */
+static void copy_cells(const struct scratch *scratch, struct ggml_tensor *view, const char *all, char *to) {
+    const size_t bytes = ggml_row_size(view->type, view->ne[0]);
+    for (int64_t i = 0; i < scratch->cell_count; i++) {
+        memcpy(to + (size_t)i * bytes, all + (size_t)scratch->cells[i] * view->nb[1], bytes);
+    }
+    view->data = to;
+    view->ne[1] = scratch->cell_count;
+    view->nb[1] = bytes;
+    view->nb[2] = view->nb[3] = bytes * (size_t)scratch->cell_count;
+}
+
+/* A tile over copies of the block's cells. False: no memory. */
+static bool copy_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
+                      struct view *view) {
+    if (!find_cells(scratch, dst->src[3], block)) {
+        return false;
+    }
+    const size_t keys = ggml_row_size(view->k.type, view->k.ne[0]) * (size_t)scratch->cell_count;
+    const size_t values = ggml_row_size(view->v.type, view->v.ne[0]) * (size_t)scratch->cell_count;
+    scratch->kv = grow(scratch->kv, &scratch->kv_cap, keys + values);
+    if (scratch->kv == NULL || !fill_queries(scratch, block, view)) {
+        return false;
+    }
+    const size_t from = (size_t)block->cells.from; /* where the view begins */
+    copy_cells(scratch, &view->k, (const char *)view->k.data - from * view->k.nb[1], scratch->kv);
+    copy_cells(scratch, &view->v, (const char *)view->v.data - from * view->v.nb[1], scratch->kv + keys);
+    view->mask.ne[0] = scratch->cell_count;
+    view_masks(view, scratch->masks, scratch->cell_count);
+    return true;
+}
+
+/* A tile without other rows around the block. False: no memory. */
+static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
+                      struct view *view) {
+    if (block->copied) {
+        return copy_tile(scratch, dst, block, view);
+    }
+    if (masks.v == NULL || !fill_queries(scratch, block, view)) {
+        return false;
+    }
+    const int64_t cells = dst->src[3]->ne[0];
+    view_masks(view, masks.v + block->row * cells + block->cells.from, cells);
     return true;
 }
 
@@ -576,23 +672,16 @@ static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, co
 static bool attend_tile(const struct ggml_compute_params *params, const struct ggml_tensor *dst,
                         const struct block *block, int64_t head) {
     struct scratch *scratch = &scratches[params->ith];
-    int64_t rows = dst->src[0]->ne[1], first = block->row; /* of the tile, which takes other rows along */
-    size_t bytes = (size_t)dst->ne[0] * sizeof(float);
+    const int64_t rows = dst->src[0]->ne[1];
+    const bool others = !block->copied && rows >= TILE_ROWS; /* the tile takes other rows along */
+    const int64_t first = others && block->row > rows - TILE_ROWS ? rows - TILE_ROWS : block->row;
+    const size_t bytes = (size_t)dst->ne[0] * sizeof(float);
     struct view view;
+    view_init(&view, dst, first, others ? TILE_ROWS : block->count, block->cells);
+    view_heads(&view, dst, head, 1);
     scratch->out = grow(scratch->out, &scratch->out_cap, bytes * TILE_ROWS);
-    if (scratch->out == NULL) {
+    if (scratch->out == NULL || (!others && !fill_tile(scratch, dst, block, &view))) {
         return false;
-    }
-    if (rows >= TILE_ROWS) {
-        first = block->row < rows - TILE_ROWS ? block->row : rows - TILE_ROWS;
-        view_init(&view, dst, first, TILE_ROWS, block->cells);
-        view_heads(&view, dst, head, 1);
-    } else {
-        view_init(&view, dst, first, block->count, block->cells);
-        view_heads(&view, dst, head, 1);
-        if (!fill_tile(scratch, dst, block, &view)) {
-            return false;
-        }
     }
     view.out.data = scratch->out;
     view.out.nb[1] = view.out.nb[2] = bytes;
@@ -619,11 +708,11 @@ static void attend_unit(const struct ggml_compute_params *params, const struct g
 
 /* ---- blocks ---- */
 
-/* Whether a block is a tile for which the batch has too few rows; the same answer for all threads. */
+/* Whether a block is a tile over cells in place for which the batch has too few rows; the same for all threads. */
 static bool needs_masks(const struct ggml_tensor *dst, int64_t rows) {
     for (int64_t row = 0; row < rows && rows < TILE_ROWS;) {
         struct block block = block_at(dst, row, rows);
-        if (block.tiled) {
+        if (block.tiled && !block.copied) {
             return true;
         }
         row += block.count;
@@ -645,6 +734,7 @@ static void attend_blocks(const struct ggml_compute_params *params, const struct
         fill_masks(params, dst->src[3]);
     }
     int64_t before = 0, unit = claim();
+    scratches[params->ith].row = -1;
     for (int64_t row = 0; row < rows;) {
         struct block block = block_at(dst, row, rows);
         int64_t units = block.tiled ? heads : block.count * groups;

@@ -23,6 +23,8 @@ struct shape {
     int threads;
     int64_t sequences; /* 0: one */
     int64_t alone;     /* rows in front, each of a sequence of its own, as when lanes decode beside a prompt */
+    int64_t shared;    /* cells in front that all sequences see */
+    bool in_turn;      /* sequences have taken the other cells one after the other, as lanes that decode do */
 };
 
 static float number(void) {
@@ -45,22 +47,30 @@ static float at(const struct ggml_tensor *tensor, int64_t i, int64_t j, int64_t 
     return tensor->type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(*(const ggml_fp16_t *)place) : *(const float *)place;
 }
 
-/* Each sequence has a part of the cells, of equal size; a row sees those up to its own, but for some. */
-static void fill_mask(struct ggml_tensor *mask, const struct shape *shape) {
+/* The sequence of a row, and how many rows of it are behind that one. */
+static int64_t sequence_of(const struct shape *shape, int64_t row, int64_t *behind) {
     int64_t several = shape->sequences > 0 ? shape->sequences : 1, prompts = several - shape->alone;
-    int64_t each = shape->cells / several, rows = shape->rows - shape->alone;
+    int64_t rows = shape->rows - shape->alone, prompt = (row - shape->alone) * prompts / (rows > 0 ? rows : 1);
+    *behind = 0;
+    if (row < shape->alone) {
+        return row;
+    }
+    while (row + *behind + 1 < shape->rows && (row + *behind + 1 - shape->alone) * prompts / rows == prompt) {
+        ++*behind;
+    }
+    return shape->alone + prompt;
+}
+
+/* Behind the shared cells each sequence has equally many. A row sees those up to its own, but for some of the first. */
+static void fill_mask(struct ggml_tensor *mask, const struct shape *shape) {
+    int64_t several = shape->sequences > 0 ? shape->sequences : 1, each = (shape->cells - shape->shared) / several;
     for (int64_t row = 0; row < shape->rows; row++) {
-        int64_t sequence = row, behind = 0; /* rows of the same sequence behind it */
-        if (row >= shape->alone) {
-            int64_t prompt = (row - shape->alone) * prompts / rows;
-            sequence = shape->alone + prompt;
-            while (row + behind + 1 < shape->rows && (row + behind + 1 - shape->alone) * prompts / rows == prompt) {
-                behind++;
-            }
-        }
-        int64_t begin = sequence * each, end = begin + each - behind;
+        int64_t behind, sequence = sequence_of(shape, row, &behind);
         for (int64_t cell = 0; cell < shape->cells; cell++) {
-            bool seen = cell >= begin && cell < end && (cell == begin || !rng_once_in(&rng, 9));
+            int64_t other = cell - shape->shared, of = shape->in_turn ? other % several : other / each;
+            int64_t nth = shape->in_turn ? other / several : other % each;
+            bool own = other < 0 || (of == sequence && nth < each - behind);
+            bool seen = own && (cell == 0 || nth > each / 2 || !rng_once_in(&rng, 9));
             ((ggml_fp16_t *)mask->data)[row * shape->cells + cell] = ggml_fp32_to_fp16(seen ? 0.0F : -INFINITY);
         }
     }
@@ -150,24 +160,29 @@ static void check_shape(const struct shape *shape) {
 
 static void attention_is_what_it_is_by_definition(void **state) {
     static const struct shape shapes[] = {
-        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0}, /* filled up */
-        {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0},
-        {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0},    /* more units for one thread than for another */
-        {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0}, /* capped */
-        {256, 128, 2, 1, 33, 370, 0, true, false, 2, 0, 0},   /* with sinks */
-        {32, 32, 3, 1, 20, 320, 0, false, true, 2, 0, 0},     /* single precision */
-        {320, 320, 2, 1, 30, 256, 0, false, false, 2, 0, 0},  /* wide */
-        {64, 64, 2, 1, 5, 300, 0, false, false, 2, 0, 0},     /* row by row, exactly */
-        {64, 64, 2, 1, 1, 700, 0, true, false, 3, 0, 0},
-        {64, 64, 2, 1, 30, 100, 0, false, false, 2, 0, 0},    /* too few cells */
-        {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0},    /* a tile of itself */
-        {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16}, /* sixteen lanes decode */
-        {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16},
-        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0}, /* four prompts of no whole tiles */
-        {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0},
-        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3}, /* a prompt beside three lanes that decode */
-        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0},  /* two prompts of few rows */
-        {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2},
+        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0, 0, false}, /* filled up */
+        {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0, 0, false},
+        {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0, 0, false},    /* more units for one thread than for another */
+        {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0, 0, false}, /* capped */
+        {256, 128, 2, 1, 33, 370, 0, true, false, 2, 0, 0, 0, false},   /* with sinks */
+        {32, 32, 3, 1, 20, 320, 0, false, true, 2, 0, 0, 0, false},     /* single precision */
+        {320, 320, 2, 1, 30, 256, 0, false, false, 2, 0, 0, 0, false},  /* wide */
+        {64, 64, 2, 1, 5, 300, 0, false, false, 2, 0, 0, 0, false},     /* row by row, exactly */
+        {64, 64, 2, 1, 1, 700, 0, true, false, 3, 0, 0, 0, false},
+        {64, 64, 2, 1, 30, 100, 0, false, false, 2, 0, 0, 0, false},    /* too few cells */
+        {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0, 0, false},    /* a tile of itself */
+        {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16, 0, false}, /* sixteen lanes decode */
+        {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16, 0, false},
+        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0, 0, false}, /* four prompts of no whole tiles */
+        {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0, 0, false},
+        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3, 0, false}, /* a prompt beside three lanes that decode */
+        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0, 0, false},  /* two prompts of few rows */
+        {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2, 0, false},
+        {64, 64, 9, 3, 16, 3000, 0, false, false, 2, 16, 16, 100, true}, /* lanes that decode share a head */
+        {64, 64, 9, 3, 47, 3000, 0, false, false, 2, 16, 15, 100, true}, /* and a prompt beside them */
+        {64, 64, 9, 3, 140, 4000, 0, true, false, 3, 9, 6, 300, true},   /* and three of more than a tile */
+        {64, 32, 4, 2, 130, 2600, 20, false, true, 2, 4, 2, 40, true},
+        {64, 64, 4, 4, 12, 2600, 0, false, false, 2, 2, 0, 1000, true}, /* guesses of two lanes */
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
