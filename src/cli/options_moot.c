@@ -44,6 +44,7 @@ static const char *moot_of_state(size_t offset, const struct hearth_options *o, 
     const struct moot_row rows[] = {
         {AT(cache_ram_snapshots), !f->snapshots, "this model's state needs no snapshots"},
         {AT(cache_ram_snapshots), no_cache, "--cache-ram is 0"},
+        {AT(cache_policy), no_cache, "--cache-ram is 0"},
         {AT(page_tokens), !f->pages, "this model's state has no pages"},
         {AT(page_tokens), no_cache, "--cache-ram is 0"},
         {AT(snapshot_interval), !f->snapshots, "this model's state needs no snapshots"},

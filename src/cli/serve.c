@@ -18,6 +18,7 @@
 #include "base/prefault.h"
 #include "base/spans.h"
 #include "cache/cache.h"
+#include "cache/policy.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/keys.h"
@@ -275,6 +276,7 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);
     params.cache_share = (double)options->cache_share / 100;
+    params.policy = strcmp(options->cache_policy, "lru") == 0 ? &hearth_policy_lru : &hearth_policy_returns;
     params.snapshot_interval_tokens = snapshot_interval(server);
     params.backing = server->disk.backing;
     params.backing_min_tokens = u32(options->kv_min_tokens);

@@ -167,6 +167,8 @@ struct hearth_request {
 enum hearth_speculate { HEARTH_SPECULATE_AUTO, HEARTH_SPECULATE_ON, HEARTH_SPECULATE_OFF };
 
 struct hearth_service_params {
+    const struct hearth_policy *policy; /* what is evicted first; NULL: hearth_policy_returns (default) */
+
     uint32_t page_tokens;  /* default 256 */
     size_t cache_bytes;    /* pages and snapshots in RAM; 0 turns the cache off */
     size_t snapshot_bytes; /* the part of cache_bytes that snapshots may take; 0: by memory class */

@@ -102,6 +102,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
                                                .share = params->cache_share,
+                                               .policy = params->policy,
                                                .backing = params->backing,
                                                .backing_min_tokens = (int32_t)params->backing_min_tokens,
                                                .observer = params->observer};
