@@ -106,7 +106,7 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
 /* Divides a page without state that the sequence leaves at `end`, inside of it: the first part becomes a page that can
  * be filled. Otherwise nothing that hangs on it could be used until the rest of its tokens came again. */
 static bool divide(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
-    if (page->old || page->dead > 0) {
+    if (page->old || page->dead > 0 || !hearth_cache_store_reserve_page(cache, HEARTH_PAGE_NODE_BYTES, 0)) {
         return false;
     }
     const size_t before = hearth_cache_item_bytes(&page->item);

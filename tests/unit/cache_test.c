@@ -508,6 +508,35 @@ static void an_owner_is_remembered_for_ten_minutes(void **state) {
     hearth_shares_finish(&shares);
 }
 
+/* Dividing a page takes room for one more: where there is none, the page stays whole. */
+static void a_part_of_a_page_needs_room(void **state) {
+    (void)state;
+    static const hearth_token forked[2 * PAGE] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 33, 34, 35, 36};
+    static const struct hearth_cache_prompt fork = {.tokens = forked, .n = 2 * PAGE};
+    struct stage stage = {.memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT};
+    start(&stage);
+    compute(&stage);
+    write_all(&stage.tier);
+    stop(&stage);
+    stage.tier.event_count = 0;
+    start(&stage);
+    find_all(&stage.tier);
+    poll_all(&stage);
+    assert_int_equal(resumes_at(&stage, &fork), 0);
+    for (size_t i = 0; i < stage.tier.item_count; i++) {
+        const struct hearth_record *record = stage.tier.items[i].record;
+        if (record->kind == HEARTH_RECORD_PAGE && record->p0 == PAGE) {
+            tell(&stage.tier, HEARTH_BACKING_LOST, record->name);
+        }
+    }
+    poll_all(&stage);
+    hearth_cache_set_budget(stage.cache, stage.cache->pages.used_bytes + 1, 1);
+    assert_int_equal(stage.cache->pages.used_bytes, stage.cache->pages.budget_bytes);
+    compute_prompt(&stage, &fork);
+    hearth_cache_check(stage.cache);
+    finish(&stage);
+}
+
 /* ---- what was learnt ---- */
 
 enum { SAVED_TURNS = 64, LEARNT_BUDGET = 4 << 20 }; /* a hundredth of it is enough */
@@ -707,6 +736,7 @@ int main(void) {
         cmocka_unit_test(snapshots_are_few_beside_pages),
         cmocka_unit_test(what_is_lost_leaves_no_page),
         cmocka_unit_test(a_part_of_a_page_is_filled),
+        cmocka_unit_test(a_part_of_a_page_needs_room),
         cmocka_unit_test(a_slow_tier_is_doubted_after_a_minute),
         cmocka_unit_test(an_owner_is_remembered_for_ten_minutes),
         cmocka_unit_test(what_was_learnt_is_known_after_a_start),
