@@ -56,7 +56,7 @@ static uint32_t find(const struct hearth_cache *cache, const struct hearth_path 
     for (size_t i = path->n; i-- > 0 && found == HEARTH_TALK_NONE;) {
         const struct hearth_page *page = path->pages[i];
         int32_t p1 = page->p0 + page->len;
-        if (p1 % cache->tree.page_tokens == 0 && p1 <= path->matched) {
+        if (p1 % cache->tree.page_tokens == 0 && p1 == hearth_path_end(path, i)) {
             found = hearth_returns_find(cache->returns, page->end.key);
         }
     }

@@ -223,6 +223,15 @@ static void small_snapshots_cost_little(void **state) {
     finish_traced(&trace, &oracle);
 }
 
+/* Lets the trace's last request end with blocks that no other one has. */
+static void add_anew(struct hearth_trace *trace, struct hearth_trace_request *request, uint32_t blocks) {
+    assert_true(HEARTH_BUF_ROOM(trace->runs, trace->run_count, trace->run_cap));
+    trace->runs[trace->run_count++] = (struct hearth_trace_run){.space = (uint64_t)trace->count << 32, .count = blocks};
+    request->run_count++;
+    request->blocks += (int32_t)blocks;
+    request->prompt_tokens += (int32_t)blocks * HEARTH_TRACE_BLOCK_TOKENS;
+}
+
 /* Conversations that grow by two blocks with each turn, in turn, of which one in eight says its last block anew. */
 static void make_growing(struct hearth_trace *trace) {
     struct rng rng = {11};
@@ -235,11 +244,7 @@ static void make_growing(struct hearth_trace *trace) {
         struct hearth_trace_request *request = hearth_trace_add(trace, (int64_t)i * 1000000, at, 0, lengths[at] - anew);
         assert_non_null(request);
         if (anew) {
-            assert_true(HEARTH_BUF_ROOM(trace->runs, trace->run_count, trace->run_cap));
-            trace->runs[trace->run_count++] = (struct hearth_trace_run){.space = TALKS + i, .count = 1};
-            request->run_count++;
-            request->blocks++;
-            request->prompt_tokens += HEARTH_TRACE_BLOCK_TOKENS;
+            add_anew(trace, request, 1);
         }
     }
 }
@@ -266,7 +271,8 @@ static void large_snapshots_leave_room_for_pages(void **state) {
 }
 
 /* Conversations of which each turn says so many of its last blocks anew that the next one is not known for one of the
- * same conversation: nothing can be learnt, and what was unused for longest goes. */
+ * same conversation: nothing can be learnt, and what was unused for longest goes. Most turns leave the one before them
+ * inside of a page, at the end of which that one may have a name. */
 static void what_cannot_be_learnt_costs_as_lru(void **state) {
     (void)state;
     enum { ANEW = 12 };
@@ -279,11 +285,7 @@ static void what_cannot_be_learnt_costs_as_lru(void **state) {
         lengths[at] += lengths[at] > 0 ? 1 : 64;
         struct hearth_trace_request *request = hearth_trace_add(&trace, (int64_t)i * 1000000, at, 0, lengths[at]);
         assert_non_null(request);
-        assert_true(HEARTH_BUF_ROOM(trace.runs, trace.run_count, trace.run_cap));
-        trace.runs[trace.run_count++] = (struct hearth_trace_run){.space = TALKS + i, .count = ANEW};
-        request->run_count++;
-        request->blocks += ANEW;
-        request->prompt_tokens += ANEW * HEARTH_TRACE_BLOCK_TOKENS;
+        add_anew(&trace, request, ANEW);
     }
     assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
     for (uint64_t blocks = 600; blocks <= 2000; blocks += 700) {
@@ -294,7 +296,7 @@ static void what_cannot_be_learnt_costs_as_lru(void **state) {
         assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &ours, NULL), HEARTH_OK);
         params.policy = &hearth_policy_lru;
         assert_int_equal(hearth_replay_run(&trace, &oracle, &params, &lru, NULL), HEARTH_OK);
-        assert_true(ours.computed_tokens * 20 <= lru.computed_tokens * 21);
+        assert_int_equal(ours.computed_tokens, lru.computed_tokens);
     }
     hearth_oracle_finish(&oracle);
     hearth_trace_finish(&trace);
