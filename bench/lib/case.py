@@ -80,8 +80,8 @@ class Plan:
         self.used_models.setdefault(os.path.basename(path), path)
         return self._models[path]
 
-    def start(self, kind, cell, ctx_tokens=8192, cache_mib=None, extra=()):
-        running = server.start(kind, self.model(cell), cell.lanes, ctx_tokens, cache_mib, self.threads, extra)
+    def start(self, kind, cell, ctx_tokens=8192, cache_mib=None, extra=(), env=None):
+        running = server.start(kind, self.model(cell), cell.lanes, ctx_tokens, cache_mib, self.threads, extra, env)
         self.flags[kind] = _flags(running.command)
         return running
 

@@ -195,7 +195,7 @@ class Server:
 HEARTH, PEER = "hearth", "llama-server"
 
 
-def start(kind, model, lanes, ctx_tokens=8192, cache_mib=None, threads=None, extra=()):
+def start(kind, model, lanes, ctx_tokens=8192, cache_mib=None, threads=None, extra=(), env=None):
     """Starts HEARTH or PEER on `model` (a gguf.Model). A model without a chat template gets chatml on both."""
     command = [hearth_path(), "serve"] if kind == HEARTH else [peer_path(), "--no-ui", "--kv-unified"]
     command += ["-m", model.path, "-c", str(ctx_tokens), "-np", str(lanes), "-t", str(threads or cores())]
@@ -205,4 +205,4 @@ def start(kind, model, lanes, ctx_tokens=8192, cache_mib=None, threads=None, ext
         command += ["--chat-template", "chatml"]
     if kind == HEARTH:
         command += ["--metrics", "--slots"]
-    return Server([*command, *extra])
+    return Server([*command, *extra], env=env)
