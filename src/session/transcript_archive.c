@@ -321,30 +321,40 @@ static bool add_old_replies(struct row_list *rows, struct reply *reply, const st
 }
 
 /* Adds the nodes of a path, the root first. */
-static bool add_path(const struct hearth_transcripts *transcripts, struct row_list *rows, struct text_node *node,
-                     const struct reply *but, uint64_t generation) {
-    if (node == NULL) {
-        return true;
+static bool add_path(const struct hearth_transcripts *transcripts, struct row_list *rows, struct text_node **path,
+                     size_t count, const struct reply *but, uint64_t generation) {
+    bool ok = true;
+    while (ok && count-- > 0) {
+        struct text_node *node = path[count];
+        if (node->stored != generation) {
+            ok = add_node(rows, node);
+            node->stored = generation;
+        }
+        if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
+            ok = add_record(transcripts, rows, node);
+            node->record_stored = generation;
+        }
+        ok = ok && add_old_replies(rows, node->replies, but, generation);
     }
-    bool ok = add_path(transcripts, rows, node->parent, but, generation);
-    if (ok && node->stored != generation) {
-        ok = add_node(rows, node);
-        node->stored = generation;
-    }
-    if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
-        ok = add_record(transcripts, rows, node);
-        node->record_stored = generation;
-    }
-    return ok && add_old_replies(rows, node->replies, but, generation);
+    return ok;
 }
 
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply) {
     struct row_list rows = {0};
+    struct text_node **path = NULL; /* no recursion: a path may have more nodes than the stack has room for */
+    size_t count = 0, cap = 0;
+    bool ok = true;
     if (transcripts->archive == NULL || !hearth_archive_has_room(transcripts->archive)) {
         return; /* nodes that are not `stored` are saved with a later reply */
     }
+    for (struct text_node *node = reply->node; ok && node != NULL; node = node->parent) {
+        ok = HEARTH_BUF_ROOM(path, count, cap);
+        if (ok) {
+            path[count++] = node;
+        }
+    }
     const uint64_t generation = hearth_archive_generation(transcripts->archive);
-    const bool ok = add_path(transcripts, &rows, reply->node, reply, generation) && add_reply(&rows, reply, true);
+    ok = ok && add_path(transcripts, &rows, path, count, reply, generation) && add_reply(&rows, reply, true);
     reply->stored = generation;
     if (ok) {
         (void)hearth_archive_put(transcripts->archive, rows.v, rows.n);
@@ -355,4 +365,5 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
         hearth_archive_begin_generation(transcripts->archive);
     }
     free(rows.v);
+    free(path);
 }
