@@ -303,7 +303,7 @@ static bool add_record(const struct hearth_transcripts *transcripts, struct row_
         return false;
     }
     row->key = node->lru.link.key;
-    row->other = node->noted ? past_key(transcripts, node->past.key) : row->other;
+    row->other = node->past.listed ? past_key(transcripts, node->past.link.key) : row->other;
     return hearth_transcript_pack_record(node, base, &row->body);
 }
 

@@ -22,6 +22,12 @@
 #define REPLIES_MAX HEARTH_ARCHIVE_REPLIES_MAX /* of one node */
 #define VARIANTS_MAX 4                         /* texts that one reply was printed as */
 
+/* Of a node or a reply, in a table that has one for each key, the newest (transcript_past.c). */
+struct transcript_entry {
+    struct hearth_link link; /* first, so that it converts */
+    bool listed;
+};
+
 struct text_node {
     struct hearth_lru_entry lru; /* first, so that it converts */
     struct text_node *parent;
@@ -41,8 +47,7 @@ struct text_node {
     bool loaded;                    /* for a start: its replies are loaded */
     struct hearth_digest print_of;  /* the reply of which this node is a print, or zero */
     uint64_t stored, record_stored; /* generation of the archive in which it was stored; 0: none */
-    struct hearth_link past;        /* by the last message of the prompt that ended here */
-    bool noted;                     /* it is in the table of `past` */
+    struct transcript_entry past;   /* by the last message of the prompt that ended here */
 };
 
 struct reply {
@@ -62,8 +67,7 @@ struct reply {
     size_t head_tokens, sampled;
     size_t variants[VARIANTS_MAX]; /* lengths of child nodes that stand for head + reply */
     size_t variant_count;
-    struct hearth_link echo; /* by its longest line */
-    bool echoed;             /* it is in the table of `echo` */
+    struct transcript_entry echo; /* by its longest line */
 };
 
 struct hearth_transcripts {
@@ -126,9 +130,8 @@ struct reply *hearth_transcript_next_reply(const struct reply *reply);
 /* Frees a reply; and a leaf that is not pinned, with all that it has. */
 void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct text_node *node);
-/* Takes a node or reply out of the tables of transcript_past.c. */
-void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node);
-void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply);
+/* Takes an entry out of its table, if it is listed. */
+void hearth_transcript_unlist(struct hearth_table *table, struct transcript_entry *entry);
 /* Evicts until the budget is kept. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
 

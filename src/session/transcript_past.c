@@ -38,19 +38,23 @@ static struct text_node *node_of(struct hearth_link *link) {
     return link != NULL ? (struct text_node *)(void *)((char *)link - offsetof(struct text_node, past)) : NULL;
 }
 
+/* Lists an entry by a key, in the place of an older one. */
+static void list(struct hearth_table *table, struct transcript_entry *entry, struct hearth_digest key) {
+    hearth_transcript_unlist(table, entry);
+    struct transcript_entry *older = (struct transcript_entry *)hearth_table_find(table, key);
+    if (older != NULL) {
+        hearth_transcript_unlist(table, older);
+    }
+    entry->link.key = key;
+    entry->listed = hearth_table_add(table, &entry->link);
+}
+
 void hearth_transcript_note(struct hearth_transcripts *transcripts, struct text_node *node,
                             const struct hearth_transcript_prompt *prompt) {
     struct hearth_digest key;
-    if (node->said == NULL || prompt->message_count == 0 || !key_of(prompt, prompt->message_count - 1, &key)) {
-        return;
+    if (node->said != NULL && prompt->message_count > 0 && key_of(prompt, prompt->message_count - 1, &key)) {
+        list(&transcripts->past, &node->past, key);
     }
-    hearth_transcript_unnote(transcripts, node);
-    struct text_node *older = node_of(hearth_table_find(&transcripts->past, key));
-    if (older != NULL) {
-        hearth_transcript_unnote(transcripts, older);
-    }
-    node->past.key = key;
-    node->noted = hearth_table_add(&transcripts->past, &node->past);
 }
 
 #define ENOUGH_MESSAGES 4 /* so many equal messages in a row make two prompts one conversation */
@@ -143,16 +147,9 @@ static struct reply *reply_of(struct hearth_link *link) {
 
 void hearth_transcript_note_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
     const struct echo_line line = longest_line(reply->message);
-    if (line.len < ECHO_BYTES) {
-        return;
+    if (line.len >= ECHO_BYTES) {
+        list(&transcripts->echoes, &reply->echo, echo_key(reply->root.salt, line));
     }
-    hearth_transcript_unnote_reply(transcripts, reply);
-    reply->echo.key = echo_key(reply->root.salt, line);
-    struct reply *older = reply_of(hearth_table_find(&transcripts->echoes, reply->echo.key));
-    if (older != NULL) {
-        hearth_transcript_unnote_reply(transcripts, older);
-    }
-    reply->echoed = hearth_table_add(&transcripts->echoes, &reply->echo);
 }
 
 static const struct reply *find_echo(const struct hearth_transcripts *transcripts, struct hearth_digest salt,

@@ -140,17 +140,10 @@ void hearth_transcript_record(struct hearth_transcripts *transcripts, struct tex
 
 /* ---- what finds earlier prompts (transcript_past.c) ---- */
 
-void hearth_transcript_unnote(struct hearth_transcripts *transcripts, struct text_node *node) {
-    if (node->noted) {
-        hearth_table_remove(&transcripts->past, &node->past);
-        node->noted = false;
-    }
-}
-
-void hearth_transcript_unnote_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
-    if (reply->echoed) {
-        hearth_table_remove(&transcripts->echoes, &reply->echo);
-        reply->echoed = false;
+void hearth_transcript_unlist(struct hearth_table *table, struct transcript_entry *entry) {
+    if (entry->listed) {
+        hearth_table_remove(table, &entry->link);
+        entry->listed = false;
     }
 }
 
@@ -188,7 +181,7 @@ static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at
     struct reply *reply = *at;
     *at = reply->next;
     hearth_table_remove(&transcripts->replies, &reply->link);
-    hearth_transcript_unnote_reply(transcripts, reply);
+    hearth_transcript_unlist(&transcripts->echoes, &reply->echo);
     transcripts->stats.replies--;
     transcripts->stats.bytes -= reply_bytes(reply);
     hearth_transcript_free_reply(reply);
@@ -256,7 +249,7 @@ void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct 
         unlist_sibling(node);
     }
     node->parent->children--;
-    hearth_transcript_unnote(transcripts, node);
+    hearth_transcript_unlist(&transcripts->past, &node->past);
     hearth_lru_remove(&transcripts->nodes, &node->lru);
     transcripts->stats.nodes--;
     transcripts->stats.bytes -= node_bytes(node);
@@ -333,7 +326,7 @@ void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
     transcripts->archive = NULL;
     transcripts->budget_bytes = 0;
     hearth_transcript_record(transcripts, &transcripts->root, transcripts->root.root, NULL, 0);
-    hearth_transcript_unnote(transcripts, &transcripts->root);
+    hearth_transcript_unlist(&transcripts->past, &transcripts->root.past);
     hearth_transcript_evict(transcripts);
     HEARTH_ASSERT(transcripts->stats.nodes == 0 && transcripts->stats.replies == 0 && transcripts->stats.bytes == 0);
     HEARTH_ASSERT(transcripts->root.pins == 0);
@@ -375,7 +368,7 @@ static size_t check_replies(struct hearth_transcripts *transcripts, struct text_
 
 void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     pthread_mutex_lock(&transcripts->mutex);
-    size_t nodes = 0, children = transcripts->root.children, noted = transcripts->root.noted;
+    size_t nodes = 0, children = transcripts->root.children, noted = transcripts->root.past.listed;
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
     for (struct hearth_lru_entry *entry = transcripts->nodes.newest; entry != NULL; entry = entry->older) {
@@ -392,7 +385,7 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
         HEARTH_ASSERT(siblings == node->children);
         replies += check_replies(transcripts, node, &bytes);
         bytes += node_bytes(node);
-        noted += node->noted;
+        noted += node->past.listed;
         children += node->children;
         nodes++;
     }
