@@ -4,7 +4,8 @@
  *     kv_load.c    the items of the directory or the store, and what their headers say
  *     kv_tree.c    conversations, from what the headers say
  *     kv_ls.c      ls, stat
- *     kv_verify.c  verify, gc, rm
+ *     kv_verify.c  verify, gc
+ *     kv_rm.c      rm
  *     kv_export.c  export, import */
 #ifndef HEARTH_CLI_KV_INTERNAL_H
 #define HEARTH_CLI_KV_INTERNAL_H
@@ -91,6 +92,14 @@ struct kv_conversation {
                                     what it does not share; borrowed, or "" */
 };
 
+/* Sums over the items of a model, or of several. */
+struct kv_totals {
+    uint64_t files, bytes, pages, snapshots, conversations;
+    uint64_t tokens; /* that have state of their own: what pages hold, each once */
+    int64_t oldest_us, newest_us;
+};
+void hearth_kv_totals_add(struct kv_totals *totals, const struct kv_totals *more);
+
 struct kv_model {
     struct hearth_model_id id;
     char about[256];
@@ -101,9 +110,8 @@ struct kv_model {
     struct kv_item **ends;   /* the same by `end` */
     struct kv_group *groups; /* by base */
     size_t group_n;
-    uint64_t bytes, count[KV_UNREADABLE + 1], state_bytes[KV_UNREADABLE + 1];
-    uint64_t pages, snapshots;
-    int64_t oldest_us, newest_us;
+    struct kv_totals totals;
+    uint64_t count[KV_UNREADABLE + 1], state_bytes[KV_UNREADABLE + 1];
 };
 
 struct kv_view {

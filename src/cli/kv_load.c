@@ -128,9 +128,23 @@ static struct kv_model *find_model(struct kv_view *view, struct hearth_model_id 
     return &view->models[view->model_n++];
 }
 
+void hearth_kv_totals_add(struct kv_totals *totals, const struct kv_totals *more) {
+    totals->files += more->files;
+    totals->bytes += more->bytes;
+    totals->pages += more->pages;
+    totals->snapshots += more->snapshots;
+    totals->conversations += more->conversations;
+    totals->tokens += more->tokens;
+    if (more->files > 0) {
+        totals->oldest_us =
+            totals->oldest_us == 0 || more->oldest_us < totals->oldest_us ? more->oldest_us : totals->oldest_us;
+        totals->newest_us = more->newest_us > totals->newest_us ? more->newest_us : totals->newest_us;
+    }
+}
+
 /* Adds an item to a model and its sums, with the record of its header. False: out of memory. */
 static bool add_item(struct kv_view *view, struct kv_model *model, struct kv_item *item, struct kv_head *head) {
-    const int64_t stamp = item->file.stamp_us;
+    const bool page = item->file.id.kind == HEARTH_RECORD_PAGE;
     struct hearth_record *record = &item->record;
     if (!HEARTH_BUF_ROOM(model->items, model->n, model->cap)) {
         view->err = HEARTH_ERR_NOMEM;
@@ -145,12 +159,16 @@ static bool add_item(struct kv_view *view, struct kv_model *model, struct kv_ite
         item->end = n == 0 ? record->base : hearth_record_next(record->base, record->tokens, n);
     }
     model->items[model->n++] = *item;
-    model->bytes += item->file.bytes;
     model->count[item->state]++;
     model->state_bytes[item->state] += item->file.bytes;
-    *(item->file.id.kind == HEARTH_RECORD_PAGE ? &model->pages : &model->snapshots) += 1;
-    model->oldest_us = model->oldest_us == 0 || stamp < model->oldest_us ? stamp : model->oldest_us;
-    model->newest_us = stamp > model->newest_us ? stamp : model->newest_us;
+    const struct kv_totals one = {.files = 1,
+                                  .bytes = item->file.bytes,
+                                  .pages = page,
+                                  .snapshots = !page,
+                                  .tokens = page ? (uint64_t)(record->p1 - record->p0) : 0,
+                                  .oldest_us = item->file.stamp_us,
+                                  .newest_us = item->file.stamp_us};
+    hearth_kv_totals_add(&model->totals, &one);
     return true;
 }
 

@@ -36,7 +36,7 @@ static int ls_json(struct kv *kv, struct kv_view *view) {
         (void)json_array_append_new(
             models,
             json_pack("{s:s, s:s+, s:I, s:I, s:o, s:{s:I, s:I}, s:I, s:I, s:I}", "model", model->id.hex, "about",
-                      model->about, "", "files", (json_int_t)model->n, "bytes", (json_int_t)model->bytes,
+                      model->about, "", "files", (json_int_t)model->n, "bytes", (json_int_t)model->totals.bytes,
                       "conversations", list, "sealed", "files", (json_int_t)model->count[KV_SEALED], "bytes",
                       (json_int_t)model->state_bytes[KV_SEALED], "damaged", (json_int_t)model->count[KV_DAMAGED],
                       "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
@@ -101,14 +101,11 @@ static void print_unlisted(const struct kv_model *model) {
 
 static void print_model(const struct kv_view *view, size_t m, const struct hearth_show_table *table) {
     const struct kv_model *model = &view->models[m];
-    uint64_t n = 0;
-    for (size_t i = 0; i < view->conversation_n; i++) {
-        n += view->conversations[i].model == m;
-    }
+    const uint64_t n = model->totals.conversations;
     (void)printf("%.8s  ", model->id.hex);
     (void)hearth_show_text(stdout, *model->about ? model->about : "(a model without a name)", 200);
     (void)printf(": %s, %s in %s\n", hearth_show_number(n, "conversation", "conversations").text,
-                 hearth_show_bytes(model->bytes).text, hearth_show_number(model->n, "file", "files").text);
+                 hearth_show_bytes(model->totals.bytes).text, hearth_show_number(model->n, "file", "files").text);
     if (n > 0) {
         (void)hearth_show_table_head(table, "BEGINS WITH");
     }
@@ -148,34 +145,7 @@ int hearth_kv_ls(struct kv *kv) {
 
 /* ---- stat ---- */
 
-struct totals {
-    uint64_t files, bytes, pages, snapshots, tokens, conversations;
-    int64_t oldest_us, newest_us;
-};
-
-/* Tokens that have state of their own: what pages hold, each once. */
-static void add_model(struct totals *totals, const struct kv_view *view, size_t m) {
-    const struct kv_model *model = &view->models[m];
-    totals->files += model->n;
-    totals->bytes += model->bytes;
-    totals->pages += model->pages;
-    totals->snapshots += model->snapshots;
-    for (size_t i = 0; i < model->n; i++) {
-        if (model->items[i].file.id.kind == HEARTH_RECORD_PAGE) {
-            totals->tokens += (uint64_t)(model->items[i].record.p1 - model->items[i].record.p0);
-        }
-    }
-    for (size_t i = 0; i < view->conversation_n; i++) {
-        totals->conversations += view->conversations[i].model == m;
-    }
-    if (model->n > 0) {
-        totals->oldest_us =
-            totals->oldest_us == 0 || model->oldest_us < totals->oldest_us ? model->oldest_us : totals->oldest_us;
-        totals->newest_us = model->newest_us > totals->newest_us ? model->newest_us : totals->newest_us;
-    }
-}
-
-static json_t *totals_json(const struct totals *t) {
+static json_t *totals_json(const struct kv_totals *t) {
     json_t *json =
         HEARTH_SHOW_MEMBERS({"files", t->files}, {"bytes", t->bytes}, {"pages", t->pages}, {"snapshots", t->snapshots},
                             {"tokens", t->tokens}, {"conversations", t->conversations});
@@ -184,8 +154,8 @@ static json_t *totals_json(const struct totals *t) {
     return json;
 }
 
-static json_t *model_json(const struct kv_model *model, const struct totals *totals) {
-    json_t *json = totals_json(totals),
+static json_t *model_json(const struct kv_model *model) {
+    json_t *json = totals_json(&model->totals),
            *more = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "model", model->id.hex, "about", model->about, "sealed",
                              (json_int_t)model->count[KV_SEALED], "damaged", (json_int_t)model->count[KV_DAMAGED],
                              "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
@@ -200,7 +170,7 @@ static void print_files(const char *what, uint64_t bytes, uint64_t files) {
                  hearth_show_number(files, "file", "files").text);
 }
 
-static void print_totals(const struct totals *t) {
+static void print_totals(const struct kv_totals *t) {
     print_files("size", t->bytes, t->files);
     (void)printf("  %-14s %s pages with %s tokens, %s\n", "state", hearth_show_count(t->pages).text,
                  hearth_show_count(t->tokens).text, hearth_show_number(t->snapshots, "snapshot", "snapshots").text);
@@ -211,16 +181,16 @@ static void print_totals(const struct totals *t) {
     }
 }
 
-static void print_model_totals(const struct kv_model *model, const struct totals *totals) {
+static void print_model_totals(const struct kv_model *model) {
     (void)printf("%.8s%s", model->id.hex, *model->about ? "  " : "");
     (void)hearth_show_text(stdout, model->about, 200);
     (void)fputc('\n', stdout);
-    print_totals(totals);
+    print_totals(&model->totals);
     print_unlisted(model);
 }
 
 /* The directory as a whole. `models`: NULL for text. */
-static int stat_directory(struct kv *kv, const struct totals *all, json_t *models) {
+static int stat_directory(struct kv *kv, const struct kv_totals *all, json_t *models) {
     struct hearth_directory_rest rest;
     hearth_directory_rest(kv->directory, &rest);
     const uint64_t free_bytes = hearth_directory_free_bytes(kv->directory), budget = hearth_kv_budget(kv, all->bytes);
@@ -243,7 +213,7 @@ static int stat_directory(struct kv *kv, const struct totals *all, json_t *model
 }
 
 /* Likewise the store, whose own limit stands in place of a budget. */
-static int stat_store(struct kv *kv, const struct totals *all, json_t *models) {
+static int stat_store(struct kv *kv, const struct kv_totals *all, json_t *models) {
     struct hearth_remote_memory memory;
     if (hearth_remote_list_memory(kv->remote, &memory) != HEARTH_OK) {
         json_decref(models);
@@ -262,19 +232,17 @@ static int stat_store(struct kv *kv, const struct totals *all, json_t *models) {
 
 int hearth_kv_stat(struct kv *kv) {
     struct kv_view view;
-    struct totals all = {0};
+    struct kv_totals all = {0};
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
     json_t *models = kv->options.json ? json_array() : NULL;
     for (size_t m = 0; m < view.model_n; m++) {
-        struct totals totals = {0};
-        add_model(&totals, &view, m);
-        add_model(&all, &view, m);
+        hearth_kv_totals_add(&all, &view.models[m].totals);
         if (models) {
-            (void)json_array_append_new(models, model_json(&view.models[m], &totals));
+            (void)json_array_append_new(models, model_json(&view.models[m]));
         } else {
-            print_model_totals(&view.models[m], &totals);
+            print_model_totals(&view.models[m]);
         }
     }
     if (!models) {

@@ -283,6 +283,7 @@ static bool add_conversation(struct kv_view *view, size_t model, struct kv_item 
     if (!HEARTH_BUF_ROOM(view->conversations, view->conversation_n, view->conversation_cap)) {
         return false;
     }
+    view->models[model].totals.conversations++;
     view->conversations[view->conversation_n++] =
         (struct kv_conversation){.leaf = leaf, .model = model, .text = "", .own_text = ""};
     return true;
