@@ -405,7 +405,6 @@ static void print_state(struct hearth_client *client, const char *session) {
 static int list_slow(struct hearth_client *client, const struct why_options *chosen) {
     enum client_outcome outcome;
     json_t *list = read_list(client, chosen, &outcome);
-    int status = outcome == CLIENT_FAILED;
     if (list != NULL && chosen->json) {
         return hearth_show_json(list);
     }
@@ -414,13 +413,12 @@ static int list_slow(struct hearth_client *client, const struct why_options *cho
         print_clients(waste);
         print_slow(list, chosen);
     }
-    status = outcome == CLIENT_FAILED;
     if (waste != NULL && chosen->session != NULL) {
         print_state(client, chosen->session);
     }
     json_decref(waste);
     json_decref(list);
-    return status;
+    return outcome == CLIENT_FAILED;
 }
 
 static bool is_trace(const char *id) {
