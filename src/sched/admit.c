@@ -13,9 +13,6 @@
 /* Least gap between a mark and a fork in front of it. More prompts will part at a fork, so a stop there pays for fewer
  * tokens than HEARTH_MARK_MIN_GAP_TOKENS. */
 #define FORK_MIN_TOKENS 16
-/* How often a task that is held for the backing tier is planned anyway. What the tier has to say plans it at once; this
- * is for waits that end by time: the scan's, and HEARTH_BACKING_WAIT_US, beside which it is short. */
-#define BACKING_PATIENCE_US 100000
 
 /* Takes the task out of consideration until something changes. */
 static void hold(struct hearth_service *service, struct hearth_task *task, enum hearth_wait wait) {
@@ -347,62 +344,63 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
     return !over && any_busy(service);
 }
 
-/* Whether the task waits for the first scan of the backing tier to find more. It waits at most as long as computing its
- * prompt would take, so at most twice as long as with the better choice. */
-static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
-                          const struct hearth_plan *plan) {
-    if (!hearth_cache_scanning(service->cache)) {
-        return false;
-    }
-    if (hearth_task_is_prefetch(task)) {
-        return true;
-    }
+/* Until when the task may wait for the first scan of the backing tier to find more; 0: it does not. It waits at most as
+ * long as computing its prompt would take, so at most twice as long as with the better choice. */
+static int64_t wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
+                             const struct hearth_plan *plan) {
     const int32_t rest = (int32_t)task->tokens.n - plan->resume;
-    const int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
-    return (double)waited_us < hearth_costs_compute_us(hearth_cache_costs(service->cache), rest);
+    if (!hearth_cache_scanning(service->cache)) {
+        return 0;
+    }
+    return hearth_task_is_prefetch(task)
+               ? INT64_MAX
+               : task->submitted_us + (int64_t)hearth_costs_compute_us(hearth_cache_costs(service->cache), rest);
 }
 
-/* Whether the task waits while the plan's state is read into RAM and other lanes go on. State is read ahead once; what
- * RAM could not keep is read again by the restore. When no other request is there the restore itself reads everything,
- * except for a prefetch: a request that arrives would have to wait for that. */
-static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    int64_t now_us = hearth_service_now_us(service);
+/* The same while the plan's state is read into RAM and other lanes go on. State is read ahead once; what RAM could not
+ * keep is read again by the restore. When no other request is there the restore itself reads everything, except for a
+ * prefetch: a request that arrives would have to wait for that. */
+static int64_t wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
+                              int64_t now_us) {
     if (!any_busy(service) && !hearth_task_is_prefetch(task)) {
-        return false;
+        return 0;
     }
-    if (task->fetch_us > 0) {
-        return now_us - task->fetch_us < HEARTH_BACKING_WAIT_US && hearth_cache_fetching(plan);
-    }
-    task->fetch_us = now_us > 0 ? now_us : 1;
-    return hearth_cache_fetch(service->cache, plan);
+    const bool first = task->fetch_us == 0;
+    task->fetch_us = !first ? task->fetch_us : now_us > 0 ? now_us : 1;
+    const bool reads = first ? hearth_cache_fetch(service->cache, plan) : hearth_cache_fetching(plan);
+    return reads ? task->fetch_us + HEARTH_BACKING_WAIT_US : 0;
 }
 
-/* Whether the task waits for a shared store to say what it has of the prompt. The store is asked once for each task. */
-static bool wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    const int64_t now_us = hearth_service_now_us(service);
+/* The same for a shared store to say what it has of the prompt. The store is asked once for each task. */
+static int64_t wait_for_seek(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
+                             int64_t now_us) {
     if (task->seek_us == 0 && plan->resume + 1 < (int32_t)task->tokens.n) {
         const struct hearth_cache_prompt prompt = hearth_task_prompt(task);
         task->seek = hearth_cache_seek(service->cache, &prompt, plan->resume);
         task->seek_us = now_us > 0 ? now_us : 1;
     }
-    return task->seek > 0 && !hearth_cache_sought(service->cache, task->seek) &&
-           now_us - task->seek_us < HEARTH_BACKING_WAIT_US;
+    return task->seek > 0 && !hearth_cache_sought(service->cache, task->seek) ? task->seek_us + HEARTH_BACKING_WAIT_US
+                                                                              : 0;
 }
 
 /* Whether the task is held for the backing tier. */
 static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    enum hearth_wait wait;
+    const int64_t now_us = hearth_service_slept_us(service);
+    enum hearth_wait wait = HEARTH_WAIT_STORE;
     note_planned(service, task, plan);
-    if (wait_for_seek(service, task, plan)) {
-        wait = HEARTH_WAIT_STORE;
-    } else if (wait_for_scan(service, task, plan)) {
+    int64_t until_us = wait_for_seek(service, task, plan, now_us);
+    if (until_us <= now_us) {
         wait = HEARTH_WAIT_SCAN;
-    } else if (wait_for_reads(service, task, plan)) {
+        until_us = wait_for_scan(service, task, plan);
+    }
+    if (until_us <= now_us) {
         wait = HEARTH_WAIT_DISK;
-    } else {
+        until_us = wait_for_reads(service, task, plan, now_us);
+    }
+    if (until_us <= now_us) {
         return false;
     }
-    service->backing_retry_us = hearth_clock_us() + BACKING_PATIENCE_US;
+    service->held_until_us = until_us < service->held_until_us ? until_us : service->held_until_us;
     hold(service, task, wait);
     return true;
 }

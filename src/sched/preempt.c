@@ -10,13 +10,6 @@
 #include "base/assert.h"
 #include "sched/service_internal.h"
 
-/* How long RAM keeps a preempted request's state if it can. Four times as long or as short does as well: it has to
- * outlast the reply that took the lane, and leases of more than half of a pool end early (cache/store.c). */
-#define PREEMPTED_KEEP_US 120000000
-/* How often a task that lacks cells is tried again. Whatever frees cells tries it at once; what only time changes,
- * such as its right to a victim, takes seconds, so that a second more or less does not matter. */
-#define CELLS_RETRY_US 1000000
-
 void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty) {
     int lane = task->lane;
     bool prefetch = hearth_task_is_prefetch(task);
@@ -39,7 +32,8 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     if (!prefetch && live->tokens.n > 0) {
         const struct hearth_cache_prompt prompt = {
             .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
-        live->expected_until_us = live->used_us + PREEMPTED_KEEP_US;
+        /* others may pass it for so long, and the last of them then has a slice (victim.c) */
+        live->expected_until_us = live->used_us + HEARTH_LEAD_MAX_US + HEARTH_SLICE_US;
         hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
     if (empty) {
@@ -69,12 +63,8 @@ void hearth_lane_preempt_without_cells(struct hearth_service *service, int lane,
  * each other would evict each other forever. */
 bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth_task *task) {
     bool loses_place, may = task->preemptions == 0 || service->counters.steps != task->preempted_steps;
-    int64_t now_us = hearth_service_now_us(service);
-    int lane = may ? hearth_step_victim_for(service->step, task->id, now_us, &loses_place) : -1;
+    int lane = may ? hearth_step_victim_for(service->step, task->id, hearth_service_now_us(service), &loses_place) : -1;
     if (lane < 0) {
-        if (service->cells_retry_us == 0) {
-            service->cells_retry_us = now_us + CELLS_RETRY_US;
-        }
         return false;
     }
     service->counters.yields++;

@@ -11,7 +11,7 @@
  * to come back. */
 #include "sched/step_private.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 /* The arrival of a request plus the patience of its class: its place among the requests of its tenant. */
 static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
@@ -152,33 +152,24 @@ const struct hearth_step_waiter *hearth_rank_next(const struct hearth_step *step
     return lets_pass ? w->least_work : first;
 }
 
-/* A queued request with its place in the order. */
-struct ranked {
-    struct hearth_start_tag tag;
-    const struct hearth_step_waiter *waiter;
-};
-
-static int by_tag(const void *a, const void *b) {
-    const struct ranked *x = a, *y = b;
-    if (tag_before(x->tag, y->tag) || tag_before(y->tag, x->tag)) {
-        return tag_before(x->tag, y->tag) ? -1 : 1;
+size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place places[HEARTH_WAITING_MAX]) {
+    struct hearth_start_tag tags[HEARTH_WAITING_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < step->queued; i++) {
+        const struct hearth_step_waiter *waiter = &step->queue[i];
+        const struct hearth_start_tag tag = hearth_rank_tag(step, waiter);
+        size_t at = n;
+        while (at > 0 && tag_before(tag, tags[at - 1])) {
+            at--;
+        }
+        if (at == HEARTH_WAITING_MAX) {
+            continue;
+        }
+        n += n < HEARTH_WAITING_MAX;
+        memmove(tags + at + 1, tags + at, (n - at - 1) * sizeof *tags);
+        memmove(places + at + 1, places + at, (n - at - 1) * sizeof *places);
+        tags[at] = tag;
+        places[at] = (struct hearth_step_place){waiter->request.id, held(step, waiter)};
     }
-    return x->waiter < y->waiter ? -1 : x->waiter > y->waiter;
-}
-
-size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place *places, size_t cap) {
-    struct ranked *ranked = calloc(step->queued, sizeof *ranked);
-    size_t n = ranked ? step->queued : 0;
-    for (size_t i = 0; i < n; i++) {
-        ranked[i] = (struct ranked){hearth_rank_tag(step, &step->queue[i]), &step->queue[i]};
-    }
-    if (n > 1) {
-        qsort(ranked, n, sizeof *ranked, by_tag);
-    }
-    n = n < cap ? n : cap;
-    for (size_t i = 0; i < n; i++) {
-        places[i] = (struct hearth_step_place){ranked[i].waiter->request.id, held(step, ranked[i].waiter)};
-    }
-    free(ranked);
     return n;
 }

@@ -12,13 +12,13 @@
 static void poll_backing(struct hearth_service *service, bool admitting) {
     size_t events = hearth_cache_poll(service->cache, HEARTH_POLL_EVENTS);
     service->backing_more = events == HEARTH_POLL_EVENTS;
-    service->backing_news = events > 0 || service->backing_news ||
-                            (service->backing_retry_us > 0 && hearth_clock_us() >= service->backing_retry_us);
+    service->backing_news =
+        events > 0 || service->backing_news || hearth_service_slept_us(service) >= service->held_until_us;
     if (!service->backing_news || admitting) {
         return;
     }
     service->backing_news = false;
-    service->backing_retry_us = 0;
+    service->held_until_us = INT64_MAX;
     hearth_step_changed(service->step);
     for (uint32_t i = 0; i < service->lanes; i++) {
         if (service->capture_full >> i & 1 && hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_IDLE) {
@@ -77,27 +77,17 @@ static void take_note(struct hearth_service *service, struct hearth_note note) {
     }
 }
 
-/* Sleeps until another thread leaves something: only briefly while a task is held for the backing tier, and never
- * beyond a deadline. */
+/* Sleeps until another thread leaves something, a task has waited for the backing tier for as long as it may, or a
+ * deadline comes. */
 static void sleep_locked(struct hearth_service *service) {
-    int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
-    int64_t until_us = service->backing_retry_us > 0 ? service->backing_retry_us : INT64_MAX;
-    int64_t left_us = service->deadline_us > now_us ? service->deadline_us - now_us : 0;
-    bool deadline = service->deadline_us < INT64_MAX && left_us < until_us - real_us;
-    if (deadline) {
-        until_us = real_us + left_us;
-    }
+    const int64_t now_us = hearth_service_now_us(service);
+    const int64_t until_us =
+        service->deadline_us < service->held_until_us ? service->deadline_us : service->held_until_us;
+    const int64_t left_us = until_us > now_us ? until_us - now_us : 0;
     if (until_us == INT64_MAX) {
         pthread_cond_wait(&service->wake, &service->mutex);
-        return;
-    }
-    if (hearth_clock_cond_wait(&service->wake, &service->mutex, until_us)) {
-        return;
-    }
-    if (deadline) {
-        service->slept_until_us = service->deadline_us;
-    } else {
-        service->backing_ready = true;
+    } else if (!hearth_clock_cond_wait(&service->wake, &service->mutex, hearth_clock_us() + left_us)) {
+        service->slept_until_us = until_us;
     }
 }
 
@@ -154,6 +144,7 @@ static void gather_locked(struct hearth_service *service) {
 
 static void take_inbox(struct hearth_service *service, bool wait, struct inbox *in) {
     pthread_mutex_lock(&service->mutex);
+    service->slept_until_us = 0;
     while (wait && nothing_locked(service)) {
         sleep_locked(service);
     }
@@ -236,6 +227,9 @@ void *hearth_service_run(void *user) {
         hearth_service_expire(service);
         hearth_service_prepare(service);
         hearth_step_next(service->step, hearth_service_now_us(service), &action);
+        if (action.type == HEARTH_ACTION_COMPUTE || action.type == HEARTH_ACTION_SLEEP) {
+            hearth_service_publish_waiting(service);
+        }
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE:

@@ -150,11 +150,11 @@ struct hearth_service {
     struct hearth_batch_item *items;
     struct hearth_buf piece; /* the text of the token that was sampled last */
     struct hearth_service_stats counters;
-    uint64_t firsts;          /* tasks that have had a lane, except prefetches */
-    uint32_t ended;           /* tasks with a lane that have ended */
-    bool backing_news;        /* the backing tier has told something since held tasks were last tried */
-    int64_t backing_retry_us; /* when a task that is held for the backing tier is tried anyway; 0: none is */
-    bool backing_more;        /* the backing tier may have more events */
+    uint64_t firsts;       /* tasks that have had a lane, except prefetches */
+    uint32_t ended;        /* tasks with a lane that have ended */
+    bool backing_news;     /* the backing tier has told something since held tasks were last tried */
+    int64_t held_until_us; /* when the first held task has waited for the backing tier long enough; INT64_MAX: none */
+    bool backing_more;     /* the backing tier may have more events */
     struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
     size_t ended_at;                    /* place of the oldest one, which goes next */
     struct hearth_task_forget *forgets; /* in order of arrival */
@@ -163,11 +163,8 @@ struct hearth_service {
     double min_decode_tps;   /* as last tuned */
     int64_t deadline_us;     /* the earliest deadline of all tasks; INT64_MAX: none has one */
     int64_t gather_until_us; /* the next batch waits for announced requests until then (real time); 0: it does not */
-    int64_t slept_until_us;  /* a sleep lasted until this time, even if the engine's clock stood still; 0: none did */
-    int64_t cells_retry_us;  /* when tasks that lack cells are tried again; 0: none is */
+    int64_t slept_until_us;  /* the last sleep lasted until this time, even if the engine's clock stood still; else 0 */
     int64_t told_us;         /* real time of this turn of the loop that a counter already has */
-    int64_t listed_us;       /* when the waiting requests were last published */
-    uint32_t listed_moves;   /* the state of the queue at that time */
     uint64_t estimated;      /* batches computed when a waiting prompt was last estimated */
     uint64_t capture_full;   /* lanes (bits) with a capture that waits for the backing tier to write */
 };
@@ -200,6 +197,12 @@ static inline struct hearth_cache_prompt hearth_task_prompt(const struct hearth_
 /* The engine's clock. */
 static inline int64_t hearth_service_now_us(const struct hearth_service *service) {
     return service->engine->ops->now_us(service->engine);
+}
+
+/* The same, but never before the time until which the thread has just slept. */
+static inline int64_t hearth_service_slept_us(const struct hearth_service *service) {
+    const int64_t now_us = hearth_service_now_us(service);
+    return now_us > service->slept_until_us ? now_us : service->slept_until_us;
 }
 
 /* Prefill tokens that the engine computes at once in any case. */
@@ -350,8 +353,9 @@ void hearth_service_forget_finish(struct hearth_service *service);
 
 /* ---- status.c ---- */
 
-/* Publishes counters, lanes and queue for other threads. */
+/* Publishes counters and lanes for other threads, or the waiting requests. */
 void hearth_service_publish(struct hearth_service *service);
+void hearth_service_publish_waiting(struct hearth_service *service);
 /* Whether the queue is full; `tenant` NULL: without regard to a tenant's part of the slots. */
 bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
 

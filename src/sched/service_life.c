@@ -85,7 +85,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->inbox_tail = &service->inbox;
     service->forget_inbox_tail = &service->forget_inbox;
     service->next_id = 1;
-    service->deadline_us = INT64_MAX;
+    service->deadline_us = service->held_until_us = INT64_MAX;
     service->min_decode_tps = params->min_decode_tps;
     hearth_speculate_init(service);
     pthread_mutex_init(&service->mutex, NULL);

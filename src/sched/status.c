@@ -1,13 +1,11 @@
 /* What callers can read of the service and set in it: counters, lanes, the queue, fill levels.
  *
- * The thread publishes copies under the mutex at every turn of its loop. The list of waiting requests has to be
- * sorted, so it is published only when a short queue has changed or some time has passed. */
-#include "base/clock.h"
+ * The thread publishes copies under the mutex at every turn of its loop; the list of waiting requests, which costs more
+ * than the rest, before each batch and before it sleeps. */
 #include "sched/service_internal.h"
 
 #include <string.h>
 
-#define LIST_US 100000 /* people read the list, once a second at most; for a long queue it costs a sort */
 #define RETRY_MAX_S 60
 
 /* ---- the thread's side ---- */
@@ -56,10 +54,11 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     return info;
 }
 
-/* Writes the waiting requests into `list` in the order of admission, at most HEARTH_WAITING_MAX. */
-static size_t list_waiting(struct hearth_service *service, struct hearth_waiting_info *list, int64_t now_us) {
+void hearth_service_publish_waiting(struct hearth_service *service) {
+    const int64_t now_us = hearth_service_now_us(service);
+    struct hearth_waiting_info list[HEARTH_WAITING_MAX];
     struct hearth_step_place places[HEARTH_WAITING_MAX];
-    size_t n = hearth_step_waiting(service->step, places, HEARTH_WAITING_MAX);
+    const size_t n = hearth_step_waiting(service->step, places);
     for (size_t i = 0; i < n; i++) {
         const struct hearth_task *task = hearth_task_find(service, places[i].id);
         list[i] = (struct hearth_waiting_info){.request_id = task->id,
@@ -72,36 +71,25 @@ static size_t list_waiting(struct hearth_service *service, struct hearth_waiting
                                                .wait = task->wait,
                                                .held = places[i].held};
     }
-    return n;
+    pthread_mutex_lock(&service->mutex);
+    memcpy(service->waiting, list, n * sizeof *list);
+    service->waiting_count = n;
+    pthread_mutex_unlock(&service->mutex);
 }
 
 void hearth_service_publish(struct hearth_service *service) {
-    int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    int64_t now_us = hearth_service_now_us(service);
     struct hearth_service_stats *c = &service->counters;
     struct hearth_lane_info info[HEARTH_LANES_MAX];
-    struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
-    size_t waiting_count = 0;
-    bool old = real_us - service->listed_us >= LIST_US, few = hearth_step_queued(service->step) <= HEARTH_WAITING_MAX;
-    bool list = (hearth_step_queued(service->step) > 0 && old) ||
-                (service->listed_moves != hearth_step_moves(service->step) && few);
     fill_counters(service);
     for (uint32_t i = 0; i < service->lanes; i++) {
         info[i] = lane_info(service, i, now_us);
         c->lanes_busy += info[i].state != HEARTH_LANE_IDLE;
     }
-    if (list) {
-        waiting_count = hearth_step_queued(service->step) > 0 ? list_waiting(service, waiting, now_us) : 0;
-        service->listed_moves = hearth_step_moves(service->step);
-        service->listed_us = real_us;
-    }
     pthread_mutex_lock(&service->mutex);
     c->requests_refused = service->refused;
     service->stats = *c;
     memcpy(service->lane_info, info, service->lanes * sizeof *info);
-    if (list) {
-        memcpy(service->waiting, waiting, waiting_count * sizeof *waiting);
-        service->waiting_count = waiting_count;
-    }
     pthread_mutex_unlock(&service->mutex);
 }
 

@@ -35,10 +35,6 @@ size_t hearth_step_queued(const struct hearth_step *step) {
     return step->queued;
 }
 
-uint32_t hearth_step_moves(const struct hearth_step *step) {
-    return step->moves;
-}
-
 int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, bool *unknown) {
     for (size_t i = 0; i < step->queued; i++) {
         if (step->queue[i].need_tokens < 0 && step->queue[i].request.priority != HEARTH_CLASS_PREFETCH) {
@@ -143,7 +139,6 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     if (request->priority != HEARTH_CLASS_PREFETCH) {
         waiter->account = hearth_accounts_wait(&step->accounts, request->tenant);
     }
-    step->moves++;
     return true;
 }
 
@@ -161,7 +156,6 @@ static void queue_remove(struct hearth_step *step, size_t at) {
     }
     memmove(step->queue + at, step->queue + at + 1, (step->queued - at - 1) * sizeof *step->queue);
     step->queued--;
-    step->moves++;
 }
 
 void hearth_step_withdraw(struct hearth_step *step, int64_t id) {
@@ -190,7 +184,6 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     if (cells && waiter->request.priority != HEARTH_CLASS_PREFETCH && waiter->cells_us == 0) {
         waiter->cells_us = now_us > 0 ? now_us : 1;
     }
-    step->moves++;
     if (step->reserved_for == id) {
         step->reserved_for = 0; /* the reservation ends, because other requests have waited for it */
         waiter->preempt_backoff_until_us = now_us + HEARTH_PREEMPT_BACKOFF_US;

@@ -148,16 +148,13 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
 
 /* A lane, for reading only. */
 const struct hearth_step_lane *hearth_step_lane(const struct hearth_step *step, int lane);
-/* The number of queued requests, and a number that changes whenever the queue does. */
 size_t hearth_step_queued(const struct hearth_step *step);
-uint32_t hearth_step_moves(const struct hearth_step *step);
-/* A place of the queue in the order of admission; hearth_step_waiting() writes at most `cap` of them and returns how
- * many. */
+/* A place of the queue; hearth_step_waiting() writes the first ones in the order of admission and returns how many. */
 struct hearth_step_place {
     int64_t id;
     bool held;
 };
-size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place *places, size_t cap);
+size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place places[HEARTH_WAITING_MAX]);
 /* The queued request to estimate next (hearth_step_need()): the first without an estimate, else the `turn`-th of all.
  * 0: the queue is empty. `*unknown`: it has no estimate. */
 int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, bool *unknown);
@@ -165,6 +162,8 @@ int64_t hearth_step_unestimated(const struct hearth_step *step, uint64_t turn, b
 /* The victim for a queued request that cannot use a free lane, for want of cells; -1: there is none now.
  * `*loses_place` as in the action. */
 int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place);
+/* Whether a queued request lacks cells. `*victim`: such a request is held, and could have those of a victim now. */
+bool hearth_step_lacks_cells(const struct hearth_step *step, int64_t now_us, bool *victim);
 /* The busy lane with the largest start tag, the victim when a batch finds too few cells. -1: none is busy. */
 int hearth_step_cells_victim(const struct hearth_step *step);
 /* Whether the lane prefills a prompt that takes many batches. */

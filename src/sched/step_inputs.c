@@ -124,10 +124,10 @@ static void tell_needs(struct hearth_service *service) {
 }
 
 void hearth_service_prepare(struct hearth_service *service) {
-    bool all_busy = true, cells = service->cells_retry_us > 0;
+    bool all_busy = true, victim;
+    const bool cells = hearth_step_lacks_cells(service->step, hearth_service_now_us(service), &victim);
     tell_speeds(service);
-    if (cells && hearth_service_now_us(service) >= service->cells_retry_us) {
-        service->cells_retry_us = 0;
+    if (victim && service->estimated != service->counters.steps) { /* a right that came with time: once a batch */
         hearth_step_changed(service->step);
     }
     for (uint32_t i = 0; i < service->lanes; i++) {

@@ -30,7 +30,6 @@ struct hearth_step {
     struct hearth_accounts accounts;
     int64_t reserved_for; /* the request for which a lane was preempted: it is the next one; 0: none */
     uint32_t changes;     /* moves when a held request may succeed now */
-    uint32_t moves;       /* moves with every change of the queue */
     uint32_t passed;      /* how many batches in a row have left out a long prefill */
     bool captured_last;   /* the last action was a capture: compute before the next one */
 };

@@ -305,11 +305,7 @@ static void expire(struct hearth_service *service, struct hearth_task *task) {
 }
 
 void hearth_service_expire(struct hearth_service *service) {
-    int64_t now_us = hearth_service_now_us(service);
-    if (service->slept_until_us > now_us) {
-        now_us = service->slept_until_us;
-    }
-    service->slept_until_us = 0;
+    const int64_t now_us = hearth_service_slept_us(service);
     if (now_us < service->deadline_us) {
         return;
     }

@@ -166,12 +166,8 @@ bool hearth_victim_choose(struct hearth_step *step, const struct hearth_ranking 
     return true;
 }
 
-int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place) {
-    const struct hearth_step_waiter *waiter = step->queue;
-    while (waiter < step->queue + step->queued && waiter->request.id != id) {
-        waiter++;
-    }
-    HEARTH_ASSERT(waiter < step->queue + step->queued);
+static int cells_victim_for(const struct hearth_step *step, const struct hearth_step_waiter *waiter, int64_t now_us,
+                            bool *loses_place) {
     enum preempt_reason reason = PREEMPT_NOT;
     const bool prefetch = waiter->request.priority == HEARTH_CLASS_PREFETCH;
     int lane = waiter->request.idle ? -1 : prefetch_lane(step, prefetch);
@@ -180,6 +176,28 @@ int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t n
     }
     *loses_place = arrives_anew(reason);
     return lane;
+}
+
+int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place) {
+    const struct hearth_step_waiter *waiter = step->queue;
+    while (waiter < step->queue + step->queued && waiter->request.id != id) {
+        waiter++;
+    }
+    HEARTH_ASSERT(waiter < step->queue + step->queued);
+    return cells_victim_for(step, waiter, now_us, loses_place);
+}
+
+bool hearth_step_lacks_cells(const struct hearth_step *step, int64_t now_us, bool *victim) {
+    bool lacks = false, loses_place;
+    *victim = false;
+    for (size_t i = 0; i < step->queued && !*victim; i++) {
+        const struct hearth_step_waiter *waiter = &step->queue[i];
+        lacks = lacks || waiter->cells_us > 0;
+        *victim = waiter->cells_us > 0 && waiter->held_at == step->changes &&
+                  now_us >= waiter->preempt_backoff_until_us &&
+                  cells_victim_for(step, waiter, now_us, &loses_place) >= 0;
+    }
+    return lacks;
 }
 
 int hearth_step_cells_victim(const struct hearth_step *step) {

@@ -81,6 +81,33 @@ static void two_who_do_not_fit_take_turns_once(void **state) {
     hearth_tokens_finish(&late);
 }
 
+/* A lane is free, but not the cells: the request that has them generates for longer than a slice, and then the waiting
+ * one has a right to them, although nothing else has changed. */
+static void a_long_reply_gives_its_cells_up(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct stage_options options = {.ctx_tokens = 2048, .lanes = 2, .decode_tokens_per_s = 2};
+    open_load(&stage, &options);
+    struct hearth_tokens old = tokens_like(1, 1000), late = tokens_like(2, 1400);
+    struct hearth_request first = request_for(&old, 200), second = request_for(&late, 5);
+    struct gate gate;
+    struct reply reply;
+    first.speculate_off = second.speculate_off = true;
+    (void)launch_gate(&stage, &first, &gate, 2);
+    (void)launch(&stage, &second, &reply);
+    open_gate(&gate, 0);
+    await(&reply);
+    await(&gate.reply);
+    assert_true(reply.place < gate.reply.place);
+    check_reply(&stage, &old, &gate.reply);
+    check_reply(&stage, &late, &reply);
+    reply_finish(&reply);
+    reply_finish(&gate.reply);
+    hearth_tokens_finish(&old);
+    hearth_tokens_finish(&late);
+    close_stage(&stage);
+}
+
 /* All lanes are busy, and one that is given to a better class does not bring it the cells it needs: those come from
  * another. To bring its state back takes so long that each lane might be taken again when that is done. */
 static void lanes_are_not_taken_again_and_again_for_want_of_cells(void **state) {
@@ -145,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(two_who_do_not_fit_take_turns_once),
+        cmocka_unit_test(a_long_reply_gives_its_cells_up),
         cmocka_unit_test(lanes_are_not_taken_again_and_again_for_want_of_cells),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,6 +137,56 @@ static void the_parked_sequence_is_given_on(void **state) {
     }
 }
 
+/* While a preempted request waits, others fill RAM several times over, and some of them come back: its state stays. */
+static void what_was_preempted_is_kept(void **state) {
+    (void)state;
+    enum { OTHERS = 60 };
+    for (int memory_class = 0; memory_class < 4; memory_class++) {
+        struct stage stage;
+        const struct stage_options options = {.memory_class = (enum hearth_engine_class)memory_class,
+                                              .ctx_tokens = 2048,
+                                              .lanes = 1,
+                                              .cache_bytes = 400000};
+        open_load(&stage, &options);
+        struct hearth_tokens prompt = tokens_like(0, 650), others[OTHERS / 2];
+        struct hearth_request request = request_for(&prompt, 50);
+        struct reply replies[OTHERS];
+        struct gate gate;
+        request.priority = HEARTH_CLASS_BACKGROUND;
+        request.speculate_off = true;
+        (void)launch_gate(&stage, &request, &gate, 10);
+        for (int i = 0; i < OTHERS; i++) {
+            if (i % 2 == 0) {
+                others[i / 2] = tokens_like(i + 1, 500);
+            }
+            struct hearth_request other = request_for(&others[i / 2], 2);
+            other.speculate_off = true;
+            (void)launch(&stage, &other, &replies[i]);
+        }
+        open_gate(&gate, 0);
+        await(&gate.reply);
+        size_t computed = prompt.n + gate.reply.tokens.n - 1;
+        for (int i = 0; i < OTHERS; i++) {
+            await(&replies[i]);
+            assert_true(replies[i].place < gate.reply.place);
+            computed += replies[i].receipt.computed_tokens + replies[i].tokens.n - 1;
+            reply_finish(&replies[i]);
+            if (i % 2 == 0) {
+                hearth_tokens_finish(&others[i / 2]);
+            }
+        }
+        struct hearth_sim_stats sim;
+        struct hearth_service_stats stats = stats_of(&stage);
+        hearth_sim_stats(stage.engine, &sim);
+        assert_true(stats.evicted_pages + stats.evicted_snapshots > 0);
+        assert_int_equal(sim.decoded_tokens, computed);
+        check_reply(&stage, &prompt, &gate.reply);
+        reply_finish(&gate.reply);
+        hearth_tokens_finish(&prompt);
+        close_stage(&stage);
+    }
+}
+
 /* A request is not preempted if RAM could not hold its state. */
 static void who_cannot_be_kept_stays(void **state) {
     (void)state;
@@ -518,6 +568,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lane_is_given_to_who_needs_it_more),
         cmocka_unit_test(the_parked_sequence_is_given_on),
+        cmocka_unit_test(what_was_preempted_is_kept),
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(no_more_wait_than_may),
         cmocka_unit_test(who_is_announced_has_a_seat),
