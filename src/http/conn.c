@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-/* Bytes that may arrive ahead of their turn before no more are read. */
-#define PIPELINED_BYTES (32u * 1024)
 /* Bytes that the kernel takes before they can be sent: what a reader does not take stays here, where it is counted. */
 #define KERNEL_UNSENT_BYTES (128 * 1024)
 
@@ -69,9 +67,9 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
 
 /* ---- events of the socket ---- */
 
-/* Stops reading while much input waits for its turn. */
+/* Stops reading while more input waits for its turn than a head may have. */
 static void pause_or_go_on(struct hearth_http_conn *conn) {
-    const bool much = evbuffer_get_length(bufferevent_get_input(conn->bev)) > PIPELINED_BYTES;
+    const bool much = evbuffer_get_length(bufferevent_get_input(conn->bev)) > conn->server->params.header_bytes;
     if (much == conn->paused || conn->eof) {
         return;
     }

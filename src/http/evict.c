@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "http/conn.h"
 
-/* A connection is left alone for this long: its request is probably on its way. */
+/* A connection is left alone for this long: its request is probably on its way. With less, a client far away would lose
+ * its place before its first bytes are here; with more, clients that hold places and send nothing would keep new ones
+ * out. */
 #define SLOW_LEAST_US (1000 * 1000ll)
 
 /* Bytes a second, of a body or of the end of an answer; negative: the connection does neither, or has only begun. */

@@ -8,11 +8,11 @@
  * So such a client gets something that it has to ignore, at once and every ASK_US. Before the answer begins that is
  * an interim response, 100 (Continue), which may precede any final one (RFC 9110, section 15.2); in a stream of
  * events it is a comment. HTTP/1.0 knows no interim responses, so such a client gets, byte by byte, the nine bytes
- * with which every answer begins; after these, TCP keep-alive goes on asking. In between, the socket is tested, at
- * first often and then less often. Two kinds of clients cannot be asked and count as gone: one that has read all
- * that there is of an answer that goes on and is not a stream of events, and one that has ended TLS, since no client
- * closes only half of TLS. A socket of the file system reports a closed peer by itself. Nothing is sent while other
- * output waits, because that output has the same effect.
+ * with which every answer begins; after these, TCP keep-alive goes on asking. In between, the socket is tested: LOOK_US
+ * after it was asked, then after twice that time, and so on. Two kinds of clients cannot be asked and count as gone:
+ * one that has read all that there is of an answer that goes on and is not a stream of events, and one that has ended
+ * TLS, since no client closes only half of TLS. A socket of the file system reports a closed peer by itself. Nothing is
+ * sent while other output waits, because that output has the same effect.
  *
  * Other servers choose one side: nginx and Go treat the end of input as a cancellation (499, a cancelled context),
  * Node as a half-closed connection. */
@@ -21,10 +21,11 @@
 
 #include <poll.h>
 
-/* An abandoned request keeps its lane for one look more than it takes the reset to arrive; each look is one poll(). */
+/* A client that leaves after it has closed its side keeps its lane until it is asked again; each question is a packet.
+ */
 #define ASK_US (5 * 1000000ll)
-#define LOOK_FIRST_US (10 * 1000ll)
-#define LOOK_LAST_US (1000 * 1000ll)
+/* An abandoned request keeps its lane for one look more than it takes the reset to arrive; each look is one poll(). */
+#define LOOK_US (10 * 1000ll)
 
 /* The kernel knows that nothing more can be sent. */
 static bool is_known_gone(struct hearth_http_conn *conn) {
@@ -43,6 +44,7 @@ static bool can_ask(const struct hearth_http_conn *conn) {
 static void ask(struct hearth_http_conn *conn) {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n", comment[] = ":\n\n";
     conn->asked_us = hearth_clock_us();
+    conn->look_us = LOOK_US;
     if (hearth_http_conn_unsent(conn) > 0) {
         return;
     }
@@ -59,7 +61,6 @@ bool hearth_http_peer_closed(struct hearth_http_conn *conn) {
     if (!can_ask(conn) || is_known_gone(conn)) {
         return false;
     }
-    conn->look_us = LOOK_FIRST_US;
     ask(conn);
     return true;
 }
@@ -68,8 +69,9 @@ bool hearth_http_peer_is_there(struct hearth_http_conn *conn) {
     if (!can_ask(conn) || is_known_gone(conn)) {
         return false;
     }
-    conn->look_us = conn->look_us * 2 < LOOK_LAST_US ? conn->look_us * 2 : LOOK_LAST_US;
-    if (hearth_clock_us() - conn->asked_us >= ASK_US) {
+    const int64_t since_us = hearth_clock_us() - conn->asked_us;
+    conn->look_us = since_us > LOOK_US ? since_us : LOOK_US;
+    if (since_us >= ASK_US) {
         ask(conn);
     }
     return true;

@@ -13,9 +13,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* The first lines of a burst show what it is; at this rate a day of it fills some 20 MB. */
 #define REPORT_US (10 * 1000000ll)
 #define REPORT_LINES 20u
-#define PATH_SHOWN 80u
+#define PATH_SHOWN 80u /* a line stays a line */
 
 /* Writes how many lines a window that has ended left out, and begins a new one. */
 static void turn_over(struct hearth_http_server *server) {

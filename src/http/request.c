@@ -20,8 +20,6 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-/* Limit on a pipelining client's unread answers: above it the next request is not looked at. */
-#define PIPELINED_UNSENT_BYTES (64u * 1024)
 /* Sizes, extensions and trailers of a chunked body: header_bytes, and so many more for each byte of the content. */
 #define FRAMING_PER_BYTE 8u
 #define NOT_SPOKEN "only HTTP/1.1 and HTTP/1.0 are spoken here"
@@ -427,7 +425,7 @@ static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *in
 
 /* Whether a client reads its answers; one that pipelines without reading has to wait. */
 static bool reads_answers(const struct hearth_http_conn *conn) {
-    return hearth_http_conn_unsent(conn) <= PIPELINED_UNSENT_BYTES;
+    return hearth_http_conn_unsent(conn) == 0;
 }
 
 /* Handles one piece of the input. False: nothing more can be done in this turn, which ends with a request. */

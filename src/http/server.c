@@ -23,10 +23,9 @@
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (64u * 1024)
-/* Descriptors for everything but connections: state on disk, databases, the log. */
+/* Descriptors for everything but connections: state on disk, databases, the log. With fewer, those could not be opened
+ * while all connections are open; with more, there would be fewer connections for nothing. */
 #define FILES_OTHER 512u
-#define CONNECTIONS_LEAST 16u
-#define PIPELINED_TURNS 32
 
 void hearth_http_params_default(struct hearth_http_params *params) {
     *params = (struct hearth_http_params){
@@ -172,18 +171,8 @@ static void *loop_main(void *user) {
     return NULL;
 }
 
-/* Makes the event base. After a few turns of pipelining connections the loop checks for other events, which then go
- * first. */
 static struct event_base *create_base(void) {
-    struct event_config *config = event_config_new();
-    struct event_base *base = NULL;
-    if (config != NULL &&
-        event_config_set_max_dispatch_interval(config, NULL, PIPELINED_TURNS, HEARTH_HTTP_PIPELINED) == 0) {
-        base = event_base_new_with_config(config);
-    }
-    if (config != NULL) {
-        event_config_free(config);
-    }
+    struct event_base *base = event_base_new();
     if (base != NULL && event_base_priority_init(base, HEARTH_HTTP_PRIORITIES) != 0) {
         event_base_free(base);
         return NULL;
@@ -288,8 +277,7 @@ static void raise_file_limit(struct hearth_http_server *server) {
         limit.rlim_cur = before;
     }
     if (limit.rlim_cur < need) {
-        const rlim_t room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;
-        const uint32_t fewer = room > CONNECTIONS_LEAST ? (uint32_t)room : CONNECTIONS_LEAST;
+        const uint32_t fewer = (uint32_t)(limit.rlim_cur > 2 * others ? limit.rlim_cur - others : limit.rlim_cur / 2);
         if (fewer < server->params.connections) {
             hearth_log(HEARTH_LOG_WARN,
                        "http: at most %u connections instead of %u: this process may open %llu files only (ulimit -n)",

@@ -7,9 +7,9 @@
  *                             \  error         \  error         \  answered, close
  *                              `----------------`----------------`-----> FLUSH -----> closed, or LINGER
  *
- * One timer serves all deadlines: it is set to the next one. While output waits for the reader, its progress is
- * sampled STALL_LOOKS times in stall_us. The connection is cut off only after a whole such window in which the
- * reader took too little and never had read everything.
+ * One timer serves all deadlines: it is set to the next one. While output waits for the reader, a window of stall_us
+ * is one of them. The connection is cut off only after a whole window in which the reader took too little and never
+ * had read everything.
  *
  * Memory. Output that the kernel has not taken yet is counted over all connections. While the sum is above
  * `unread_bytes`, the connection with the most of it is cut off before another byte is written. So one answer may be
@@ -22,10 +22,11 @@
 #include "base/clock.h"
 #include "http/conn.h"
 
-#define LINGER_US (5 * 1000000ll) /* of silence */
+/* How long a client that was refused in the middle of its request may be silent, and go on sending, until the socket is
+ * closed. A shorter time resets the connections of clients that would still read why; a longer one leaves a place to
+ * clients that want none. */
+#define LINGER_US (5 * 1000000ll)
 #define LINGER_MOST_US (30 * 1000000ll)
-#define STALL_LOOKS 4
-#define TIMER_LEAST_US 1000
 
 size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn) {
     return evbuffer_get_length(bufferevent_get_output(conn->bev));
@@ -75,7 +76,7 @@ int64_t hearth_http_conn_due_us(const struct hearth_http_conn *conn) {
 void hearth_http_conn_set_timer(struct hearth_http_conn *conn, int64_t now_us) {
     int64_t due_us = hearth_http_conn_due_us(conn);
     if (conn->state == HEARTH_HTTP_CONN_BUSY || hearth_http_conn_unsent(conn) > 0) {
-        due_us = least(due_us, now_us + conn->server->params.stall_us / STALL_LOOKS);
+        due_us = least(due_us, conn->window_us + conn->server->params.stall_us);
     }
     if (conn->state == HEARTH_HTTP_CONN_BUSY && conn->eof) {
         due_us = least(due_us, now_us + conn->look_us);
@@ -87,7 +88,7 @@ void hearth_http_conn_set_timer(struct hearth_http_conn *conn, int64_t now_us) {
         event_del(conn->timer);
         return;
     }
-    const int64_t wait_us = due_us - now_us > TIMER_LEAST_US ? due_us - now_us : TIMER_LEAST_US;
+    const int64_t wait_us = due_us > now_us ? due_us - now_us : 0;
     const struct timeval tv = {.tv_sec = (time_t)(wait_us / 1000000), .tv_usec = (suseconds_t)(wait_us % 1000000)};
     event_add(conn->timer, &tv);
 }
