@@ -131,17 +131,20 @@ struct hearth_link *hearth_table_next(const struct hearth_link *link) {
 
 /* ---- names ---- */
 
-bool hearth_table_add_name(struct hearth_table *table, struct hearth_digest name) {
-    struct hearth_link *link = calloc(1, sizeof *link);
-    if (!link) {
-        return false;
+struct hearth_link *hearth_table_make(struct hearth_table *table, struct hearth_digest name, size_t bytes) {
+    struct hearth_link *link = calloc(1, bytes);
+    if (link) {
+        link->key = name;
     }
-    link->key = name;
-    if (!hearth_table_add(table, link)) {
+    if (link && !hearth_table_add(table, link)) {
         free(link);
-        return false;
+        return NULL;
     }
-    return true;
+    return link;
+}
+
+bool hearth_table_add_name(struct hearth_table *table, struct hearth_digest name) {
+    return hearth_table_make(table, name, sizeof(struct hearth_link)) != NULL;
 }
 
 bool hearth_table_take_name(struct hearth_table *table, struct hearth_digest name) {

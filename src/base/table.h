@@ -33,11 +33,13 @@ struct hearth_link *hearth_table_find(const struct hearth_table *table, struct h
 /* The next older member of the same key, or NULL. */
 struct hearth_link *hearth_table_next(const struct hearth_link *link);
 
-/* A table of names alone. It owns its members; a name counts as often as it was added. */
+/* A table that owns its members, with the link as their first member; several may have the same name. */
 
-/* False: out of memory. */
+/* Makes and adds a zeroed member of so many bytes. NULL: out of memory. */
+struct hearth_link *hearth_table_make(struct hearth_table *table, struct hearth_digest name, size_t bytes);
+/* The same for a table of names alone. False: out of memory. */
 bool hearth_table_add_name(struct hearth_table *table, struct hearth_digest name);
-/* Takes one away. False: there is none. */
+/* Takes one away and frees it. False: there is none. */
 bool hearth_table_take_name(struct hearth_table *table, struct hearth_digest name);
 void hearth_table_finish_names(struct hearth_table *table);
 

@@ -20,6 +20,11 @@ struct hearth_backing;
 
 /* How long to wait for an answer. A tier that takes longer is treated as absent, and the prompt is computed. */
 #define HEARTH_BACKING_WAIT_US 30000000
+/* How long destroy() goes on writing what is queued. With less, a large turn is not all there after a restart; with
+ * more, what stops the server would kill it. */
+#define HEARTH_BACKING_END_US 10000000
+/* Bytes that may be queued for writing where nothing is said. */
+#define HEARTH_BACKING_QUEUE_BYTES ((uint64_t)512 << 20)
 
 enum hearth_backing_event_type {
     HEARTH_BACKING_FOUND,   /* an item is there; `record` is filled. A parent may be reported after its children */
@@ -91,6 +96,10 @@ struct hearth_backing_place {
     const hearth_token *tokens; /* [base_pos, base_pos + n) of the prompt; NULL: any tokens fit */
     size_t n;                   /* at most page_tokens */
 };
+
+/* How long to leave a file system or store alone that has failed: a second, and each time that it fails again twice as
+ * long as the last time (`last_us`; 0: it worked), up to HEARTH_BACKING_WAIT_US. */
+int64_t hearth_backing_backoff_us(int64_t last_us);
 
 /* A copy of places and their tokens, in one piece. NULL: out of memory. */
 struct hearth_backing_place *hearth_backing_places_copy(const struct hearth_backing_place *places, size_t n);

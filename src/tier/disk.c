@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUEUE_BYTES ((uint64_t)512 << 20) /* where nothing is said: hearth serve has a rule of its own */
-#define RESCAN_US 2000000                 /* what another process wrote is found so late; 256 stat() a time */
-#define END_US 10000000                   /* how long destroy waits for what is queued */
+#define RESCAN_US 2000000 /* what another process wrote is found so late; 256 stat() a time */
 
 static struct disk *disk_of(struct hearth_backing *backing) {
     return (struct disk *)backing;
@@ -86,19 +84,13 @@ static void disk_touch(struct hearth_backing *backing, const struct hearth_backi
 
 static void disk_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
     struct disk *disk = disk_of(backing);
-    hearth_disk_lock(disk);
-    const struct disk_file *file = hearth_disk_find_locked(disk, name);
-    const bool there = file != NULL;
-    const enum hearth_record_kind kind = there ? file->kind : HEARTH_RECORD_PAGE;
-    hearth_disk_unlock(disk);
-    if (!there) {
-        return;
+    struct hearth_file_id id;
+    if (hearth_disk_known(disk, name, &id)) {
+        hearth_disk_quarantine(disk, &id, why);
+        hearth_disk_lock(disk);
+        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
+        hearth_disk_unlock(disk);
     }
-    const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
-    hearth_disk_quarantine(disk, &id, why);
-    hearth_disk_lock(disk);
-    hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
-    hearth_disk_unlock(disk);
 }
 
 static void disk_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
@@ -157,7 +149,7 @@ static void disk_destroy(struct hearth_backing *backing) {
     disk_set_wake(backing, NULL, NULL);
     hearth_disk_lock(disk);
     disk->stop_writer = true;
-    disk->deadline_us = hearth_clock_us() + END_US;
+    disk->deadline_us = hearth_clock_us() + HEARTH_BACKING_END_US;
     (void)pthread_cond_broadcast(&disk->write_cond);
     hearth_disk_unlock(disk);
     if (disk->has_writer) {
@@ -219,7 +211,7 @@ static int set_params(struct disk *disk, const struct hearth_disk_params *params
         return HEARTH_ERR_NOMEM;
     }
     if (disk->params.queue_bytes == 0) {
-        disk->params.queue_bytes = QUEUE_BYTES;
+        disk->params.queue_bytes = HEARTH_BACKING_QUEUE_BYTES;
     }
     if (disk->params.rescan_us <= 0) {
         disk->params.rescan_us = RESCAN_US;

@@ -24,8 +24,8 @@ void hearth_disk_published_locked(struct disk *disk, uint64_t bytes) {
     (void)pthread_cond_signal(&disk->maintain_cond);
 }
 
-bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us) {
-    const int64_t until = hearth_clock_us() + patience_us;
+bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight) {
+    const int64_t until = hearth_clock_us() + HEARTH_BACKING_WAIT_US;
     hearth_disk_lock(disk);
     bool over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
     if (over || tight) {

@@ -190,6 +190,8 @@ bool hearth_disk_stopped(struct disk *disk);
 /* Posts an event that answers no request; out of memory, reading or the next rescan finds out. */
 void hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
 struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);
+/* The id of a file that is in the table. False: it is not there. */
+bool hearth_disk_known(struct disk *disk, struct hearth_digest name, struct hearth_file_id *id);
 /* Adds a file to the table. `touched_us`: Unix time of the last use that the file tells, 0: unknown. False: out of
  * memory. */
 bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us);
@@ -245,9 +247,9 @@ void *hearth_disk_maintainer(void *disk);
 
 /* ---- disk_budget.c ---- */
 
-/* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: even if the budget is kept. False:
- * the budget has no room. */
-bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
+/* Asks for room for `need` bytes and waits for it, at most HEARTH_BACKING_WAIT_US. `tight`: even if the budget is kept.
+ * False: the budget has no room. */
+bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight);
 /* Carries out removals and evictions that are due, also during a long task of the maintenance thread. */
 void hearth_disk_evict_and_remove(struct disk *disk);
 /* Counts bytes that were written, and asks for an eviction when one is due. */

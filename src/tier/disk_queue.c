@@ -17,8 +17,6 @@
 
 #include <stdlib.h>
 
-#define JOB_BYTES 512 /* of memory for a job, beside state and tokens */
-
 /* ---- answers ---- */
 
 void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_backing_event_type type) {
@@ -160,7 +158,7 @@ static struct disk_job *make_job(const struct hearth_record *record, struct hear
     job->record = copy;
     job->draft.fd = -1;
     job->link.key = record->name;
-    job->bytes = JOB_BYTES + hearth_record_tokens(record) * sizeof(hearth_token);
+    job->bytes = sizeof *job + hearth_record_tokens(record) * sizeof(hearth_token);
     if (blob) {
         job->bytes += hearth_blob_bytes(blob);
     }

@@ -21,7 +21,6 @@
 
 #define THREADS 8
 #define FEW 32 /* so few files start no threads */
-#define PAUSE_US 100000
 
 /* ---- one header ---- */
 
@@ -158,8 +157,8 @@ struct pool {
     pthread_t threads[THREADS];
     size_t thread_count;
     atomic_size_t next, running;
-    /* the work on number i; by the maintenance thread itself? */
-    void (*step)(struct pool *pool, size_t i, bool maintainer);
+    /* the work on number i */
+    void (*step)(struct pool *pool, size_t i);
     size_t n;
     /* walking */
     struct disk_files seen[DISK_SHARDS];
@@ -172,7 +171,7 @@ static void *pool_main(void *arg) {
     struct pool *pool = arg;
     hearth_io_step_back(DISK_MAINTAIN_NICE);
     for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !hearth_disk_stopped(pool->disk);) {
-        pool->step(pool, i, false);
+        pool->step(pool, i);
     }
     if (atomic_fetch_sub(&pool->running, 1) == 1) {
         hearth_disk_lock(pool->disk);
@@ -203,16 +202,16 @@ static void pool_finish(struct pool *pool) {
     struct disk *disk = pool->disk;
     if (pool->thread_count == 0) {
         for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !hearth_disk_stopped(disk);) {
-            pool->step(pool, i, true);
+            pool->step(pool, i);
             hearth_disk_evict_and_remove(disk);
         }
         return;
     }
-    while (atomic_load(&pool->running) > 0) {
+    for (bool running = true; running;) {
         hearth_disk_evict_and_remove(disk);
         hearth_disk_lock(disk);
-        if (atomic_load(&pool->running) > 0) {
-            (void)hearth_clock_cond_wait(&disk->maintain_cond, &disk->lock, hearth_clock_us() + PAUSE_US);
+        while ((running = atomic_load(&pool->running) > 0) && !disk->gc_wanted && !disk->removals_due) {
+            (void)pthread_cond_wait(&disk->maintain_cond, &disk->lock);
         }
         hearth_disk_unlock(disk);
     }
@@ -221,24 +220,17 @@ static void pool_finish(struct pool *pool) {
     }
 }
 
-/* Waits until the cache has read some of the events. The maintenance thread meanwhile goes on with its chores. */
-static void wait_for_room(struct disk *disk, bool maintainer) {
-    bool full = true;
-    while (full) {
-        hearth_disk_lock(disk);
-        full = disk->events.count > DISK_EVENTS_WAITING && !disk->stop;
-        if (full) {
-            (void)hearth_clock_cond_wait(&disk->room_cond, &disk->lock, hearth_clock_us() + PAUSE_US);
-        }
-        hearth_disk_unlock(disk);
-        if (full && maintainer) {
-            hearth_disk_evict_and_remove(disk);
-        }
+/* Waits until the cache has read some of the events. */
+static void wait_for_room(struct disk *disk) {
+    hearth_disk_lock(disk);
+    while (disk->events.count > DISK_EVENTS_WAITING && !disk->stop) {
+        (void)pthread_cond_wait(&disk->room_cond, &disk->lock);
     }
+    hearth_disk_unlock(disk);
 }
 
-static void examine_step(struct pool *pool, size_t i, bool maintainer) {
-    wait_for_room(pool->disk, maintainer);
+static void examine_step(struct pool *pool, size_t i) {
+    wait_for_room(pool->disk);
     (void)hearth_disk_examine(pool->disk, &pool->files->v[i].id, true);
 }
 
@@ -261,8 +253,7 @@ void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, 
 
 /* ---- the scan ---- */
 
-static void walk_step(struct pool *pool, size_t i, bool maintainer) {
-    (void)maintainer;
+static void walk_step(struct pool *pool, size_t i) {
     struct hearth_directory *directory = hearth_disk_directory(pool->disk);
     pool->times[i] = hearth_directory_shard_time(directory, pool->disk->model, (int)i); /* before: nothing is missed */
     (void)hearth_directory_walk(directory, pool->disk->model, (int)i, hearth_disk_files_add, &pool->seen[i]);

@@ -74,6 +74,16 @@ struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_diges
     return (struct disk_file *)(void *)hearth_table_find(&disk->files, name);
 }
 
+bool hearth_disk_known(struct disk *disk, struct hearth_digest name, struct hearth_file_id *id) {
+    hearth_disk_lock(disk);
+    const struct disk_file *file = hearth_disk_find_locked(disk, name);
+    if (file) {
+        *id = hearth_disk_id(disk, name, file->kind);
+    }
+    hearth_disk_unlock(disk);
+    return file != NULL;
+}
+
 bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us) {
     struct disk_file *file = malloc(sizeof *file);
     if (!file) {

@@ -15,7 +15,7 @@
  *   1. What could not be written is tried once more after a remedy: room is made when the file system is full, the
  *      directory is made anew when it was removed.
  *   2. What fails again is dropped: its bytes are needed elsewhere, and the cache can put them again.
- *   3. Then the tier is `failing` and takes nothing. A small file is tried after 1 s, 2 s, ... 60 s until it can be
+ *   3. Then the tier is `failing` and takes nothing. A small file is tried after 1 s, 2 s, ... 30 s until it can be
  *      written. There is one log line when it begins and one when it ends.
  *
  * Invariants: a job is answered exactly once, by answer(); a draft is published or discarded before that. */
@@ -37,9 +37,6 @@
 #define BATCH_BYTES ((uint64_t)32 << 20)
 #define BURST_BYTES ((int64_t)192 << 20)     /* bytes written at full speed */
 #define RATE_BYTES_PER_S ((int64_t)40 << 20) /* after that, per processor */
-#define BACKOFF_MIN_US 1000000
-#define BACKOFF_MAX_US 60000000
-#define ROOM_PATIENCE_US 10000000
 #define PROBE_MAX ((uint64_t)1 << 20)
 #define BLOCKS 8 /* blocks under way at a time */
 #define BLOCK_BYTES ((size_t)1 << 20)
@@ -51,10 +48,7 @@
 static void fail(struct disk *disk, const char *step, int error, uint64_t bytes) {
     hearth_disk_lock(disk);
     const bool began = !disk->stats.failing;
-    disk->backoff_us = disk->backoff_us == 0 ? BACKOFF_MIN_US : 2 * disk->backoff_us;
-    if (disk->backoff_us > BACKOFF_MAX_US) {
-        disk->backoff_us = BACKOFF_MAX_US;
-    }
+    disk->backoff_us = hearth_backing_backoff_us(disk->backoff_us);
     disk->retry_at_us = hearth_clock_us() + disk->backoff_us;
     disk->probe_bytes = (int64_t)(bytes < PROBE_MAX ? bytes : PROBE_MAX);
     disk->stats.failing = true;
@@ -90,7 +84,7 @@ static void recover(struct disk *disk, bool for_good) {
 static bool remedy(struct disk *disk, int error, uint64_t bytes) {
     switch (error) {
     case ENOSPC:
-    case EDQUOT: (void)hearth_disk_make_room(disk, bytes + bytes / 4, true, ROOM_PATIENCE_US); return true;
+    case EDQUOT: (void)hearth_disk_make_room(disk, bytes + bytes / 4, true); return true;
     case ENOENT: /* removed */
     case ENOTDIR:
     case ESTALE: return hearth_disk_reopen(disk);
@@ -161,10 +155,9 @@ static void job_failed(struct write_batch *batch, struct disk_job *job, const ch
 /* THERE: the file is on disk already, known or put there by another process since the last rescan. REFUSED: another
  * version of hearth has a different file of this name there. */
 static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
-    hearth_disk_lock(disk);
-    const bool known = hearth_disk_find_locked(disk, job->id.name) != NULL;
-    hearth_disk_unlock(disk);
-    const enum disk_verdict verdict = known ? DISK_GOOD : hearth_disk_examine(disk, &job->id, false);
+    struct hearth_file_id known;
+    const enum disk_verdict verdict =
+        hearth_disk_known(disk, job->id.name, &known) ? DISK_GOOD : hearth_disk_examine(disk, &job->id, false);
     return verdict == DISK_GOOD ? DISK_THERE : verdict == DISK_ALIEN ? DISK_REFUSED : DISK_OPEN;
 }
 
@@ -403,21 +396,17 @@ static void write_once(struct writer *writer, struct write_batch *batch) {
     publish_all(disk, batch);
 }
 
-/* Removes what a job replaces. True: it was there. */
-static void remove_replaced(struct disk *disk, const struct disk_job *job) {
-    hearth_disk_lock(disk);
-    const struct disk_file *file = hearth_disk_find_locked(disk, job->replaced);
-    const bool there = file != NULL;
-    const struct hearth_file_id id = hearth_disk_id(disk, job->replaced, there ? file->kind : job->id.kind);
-    hearth_disk_unlock(disk);
-    if (!there || hearth_file_remove(hearth_disk_directory(disk), &id) == HEARTH_ERR_IO) {
+/* Removes what a job replaces. */
+static void remove_replaced(struct disk *disk, struct hearth_digest name) {
+    struct hearth_file_id id;
+    if (!hearth_disk_known(disk, name, &id) || hearth_file_remove(hearth_disk_directory(disk), &id) == HEARTH_ERR_IO) {
         return;
     }
     hearth_disk_lock(disk);
-    struct disk_file *gone = hearth_disk_find_locked(disk, job->replaced);
+    struct disk_file *gone = hearth_disk_find_locked(disk, name);
     if (gone) {
         hearth_disk_forget_locked(disk, gone, true);
-        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, job->replaced);
+        hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     }
     hearth_disk_unlock(disk);
 }
@@ -440,12 +429,12 @@ static void answer(struct disk *disk, struct disk_job *job) {
     if (job->fate == DISK_FAILED) {
         disk->stats.io_errors++;
     }
-    struct disk_job replacing = {.replaced = job->replaced, .id = job->id};
+    const struct hearth_digest replaced = job->replaced;
     const bool replaces = there && job->replaces;
     hearth_disk_answer_locked(disk, job, there ? HEARTH_BACKING_WRITTEN : HEARTH_BACKING_DROPPED);
     hearth_disk_unlock(disk);
     if (replaces) {
-        remove_replaced(disk, &replacing);
+        remove_replaced(disk, replaced);
     }
 }
 
@@ -467,7 +456,7 @@ static void write_batch(struct writer *writer, struct write_batch *batch) {
     }
     batch->error = 0;
     const int64_t begun_us = hearth_clock_us();
-    if (hearth_disk_make_room(disk, bytes, false, ROOM_PATIENCE_US)) {
+    if (hearth_disk_make_room(disk, bytes, false)) {
         write_once(writer, batch);
     } else {
         refuse(batch);

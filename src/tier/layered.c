@@ -51,18 +51,7 @@ static struct layered_item *find(const struct layered *layered, struct hearth_di
 /* NULL: out of memory. */
 static struct layered_item *item_of(struct layered *layered, struct hearth_digest name) {
     struct layered_item *item = find(layered, name);
-    if (item) {
-        return item;
-    }
-    item = calloc(1, sizeof *item);
-    if (item) {
-        item->link.key = name;
-        if (!hearth_table_add(&layered->items, &item->link)) {
-            free(item);
-            item = NULL;
-        }
-    }
-    return item;
+    return item ? item : (struct layered_item *)(void *)hearth_table_make(&layered->items, name, sizeof *item);
 }
 
 static void release(struct layered *layered, struct layered_item *item) {
@@ -293,15 +282,11 @@ static void layered_stats(struct hearth_backing *backing, struct hearth_backing_
 
 static void layered_destroy(struct hearth_backing *backing) {
     struct layered *layered = layered_of(backing);
-    struct hearth_link *link;
     for (int i = 0; i < TIERS; i++) {
         layered->tiers[i]->ops->set_wake(layered->tiers[i], NULL, NULL);
         layered->tiers[i]->ops->destroy(layered->tiers[i]);
     }
-    for (size_t at = 0; (link = hearth_table_pop(&layered->items, &at)) != NULL;) {
-        free(link);
-    }
-    hearth_table_finish(&layered->items);
+    hearth_table_finish_names(&layered->items);
     hearth_news_finish(&layered->news);
     free(layered);
 }

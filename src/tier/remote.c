@@ -16,9 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define QUEUE_BYTES ((uint64_t)512 << 20)
 #define KNOWN_BYTES ((size_t)64 << 20) /* what is forgotten costs a question, or a put, once more */
-#define END_US 5000000                 /* how long the end waits for what is queued */
 
 static struct remote *remote_of(struct hearth_backing *backing) {
     return (struct remote *)backing;
@@ -71,7 +69,7 @@ static void *run(void *user) {
         }
         go_on(link);
         const int64_t now_us = hearth_clock_us();
-        end_us = stop && end_us == 0 ? now_us + (reads ? 0 : END_US) : end_us;
+        end_us = stop && end_us == 0 ? now_us + (reads ? 0 : HEARTH_BACKING_END_US) : end_us;
         if (stop && (TAILQ_EMPTY(&link->ops) || now_us >= end_us)) {
             break;
         }
@@ -110,7 +108,8 @@ static bool remote_put(struct hearth_backing *backing, const struct hearth_recor
                        remote->stats.queued_bytes + len <= remote->params.queue_bytes &&
                        (!remote->write_failing || hearth_clock_us() >= remote->write_retry_us);
     if (takes && remote->write_failing) {
-        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US; /* this put tries it */
+        remote->write_backoff_us = hearth_backing_backoff_us(remote->write_backoff_us); /* this put tries it */
+        remote->write_retry_us = hearth_clock_us() + remote->write_backoff_us;
     }
     remote->stats.queued_bytes += takes ? len : 0;
     (void)pthread_mutex_unlock(&remote->lock);
@@ -338,7 +337,7 @@ int hearth_remote_create(const struct hearth_remote_params *params, struct heart
     }
     remote->backing = (struct hearth_backing){.ops = &OPS, .name = "remote"};
     remote->params = *params;
-    remote->params.queue_bytes = params->queue_bytes ? params->queue_bytes : QUEUE_BYTES;
+    remote->params.queue_bytes = params->queue_bytes ? params->queue_bytes : HEARTH_BACKING_QUEUE_BYTES;
     remote->model = hearth_model_id(params->fingerprint, params->page_tokens);
     remote->known.budget_bytes = params->known_bytes ? params->known_bytes : KNOWN_BYTES;
     remote->stats.scanned = true;

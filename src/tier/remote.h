@@ -73,6 +73,7 @@ void hearth_remote_address_finish(struct hearth_remote_address *address); /* wip
 
 #define HEARTH_REMOTE_SLOTS 16384
 #define HEARTH_REMOTE_NODES_MAX 64
+#define HEARTH_REMOTE_HOPS_MAX 3 /* how often an operation, or a place of a seek, may be passed on to another node */
 #define HEARTH_REMOTE_WHERE_BYTES 192 /* host:port, with brackets around an IPv6 address */
 
 struct hearth_remote_hosts {

@@ -31,9 +31,6 @@
 
 #define SLOTS HEARTH_REMOTE_SLOTS
 #define NODES_MAX HEARTH_REMOTE_NODES_MAX
-#define CALM_US 30000000 /* between two looks at the map when nothing is wrong */
-#define TROUBLED_US 1000000
-#define HOPS_MAX 3 /* how often a place of a seek may be asked for again */
 
 struct cluster_item {
     struct hearth_link link; /* first; its key is the name */
@@ -312,8 +309,8 @@ static void *run(void *user) {
             hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
         }
         const bool calm = good && !sum.failing;
-        const int64_t now_us = hearth_clock_us(), soon_us = now_us + TROUBLED_US / 10;
-        const int64_t until_us = now_us + (calm ? CALM_US : TROUBLED_US);
+        const int64_t now_us = hearth_clock_us(), retry_us = hearth_backing_backoff_us(0);
+        const int64_t until_us = now_us + (calm ? HEARTH_BACKING_WAIT_US : retry_us), soon_us = now_us + retry_us / 10;
         (void)pthread_mutex_lock(&cluster->lock);
         while (!cluster->stop && !cluster->stale && hearth_clock_cond_wait(&cluster->told, &cluster->lock, until_us)) {
             continue;
@@ -337,24 +334,10 @@ static struct cluster_item *find(const struct cluster *cluster, struct hearth_di
 static void note(struct cluster *cluster, struct hearth_digest name, int node) {
     struct cluster_item *item = find(cluster, name);
     if (!item) {
-        item = calloc(1, sizeof *item);
-        if (!item) {
-            return; /* a miss */
-        }
-        item->link.key = name;
-        if (!hearth_table_add(&cluster->items, &item->link)) {
-            free(item);
-            return;
-        }
+        item = (struct cluster_item *)(void *)hearth_table_make(&cluster->items, name, sizeof *item);
     }
-    item->node = node;
-}
-
-static void forget(struct cluster *cluster, struct hearth_digest name) {
-    struct cluster_item *item = find(cluster, name);
-    if (item) {
-        hearth_table_remove(&cluster->items, &item->link);
-        free(item);
+    if (item) { /* else it is a miss */
+        item->node = node;
     }
 }
 
@@ -449,7 +432,7 @@ static uint64_t cluster_seek(struct hearth_backing *backing, const struct hearth
 static void hear(struct cluster *cluster, int node, const struct hearth_backing_event *event) {
     struct cluster_seek *seek;
     STAILQ_FOREACH(seek, &cluster->seeks, next) {
-        const bool follows = event->elsewhere && seek->hops < HOPS_MAX;
+        const bool follows = event->elsewhere && seek->hops < HEARTH_REMOTE_HOPS_MAX;
         bool again = false;
         for (size_t i = 0; i < seek->n; i++) {
             if (seek->asked[i].node == node && seek->asked[i].ticket == event->ticket) {
@@ -501,7 +484,7 @@ static bool passes(struct cluster *cluster, size_t node, const struct hearth_bac
     case HEARTH_BACKING_FOUND: note(cluster, event->name, (int)node); return true;
     case HEARTH_BACKING_LOST:
     case HEARTH_BACKING_DROPPED:
-    case HEARTH_BACKING_REMOVED: forget(cluster, event->name); return true;
+    case HEARTH_BACKING_REMOVED: (void)hearth_table_take_name(&cluster->items, event->name); return true;
     case HEARTH_BACKING_SCANNED: return false;
     case HEARTH_BACKING_SOUGHT: hear(cluster, (int)node, event); return false;
     default: move(cluster, event, (int)node); return true;
@@ -562,7 +545,6 @@ static void cluster_stats(struct hearth_backing *backing, struct hearth_backing_
 
 static void cluster_destroy(struct hearth_backing *backing) {
     struct cluster *cluster = cluster_of(backing);
-    struct hearth_link *link;
     if (cluster->has_thread) {
         (void)pthread_mutex_lock(&cluster->lock);
         cluster->stop = true;
@@ -576,10 +558,7 @@ static void cluster_destroy(struct hearth_backing *backing) {
         tier->ops->destroy(tier);
     }
     hearth_health_clear(HEARTH_HEALTH_KV_REMOTE);
-    for (size_t at = 0; (link = hearth_table_pop(&cluster->items, &at)) != NULL;) {
-        free(link);
-    }
-    hearth_table_finish(&cluster->items);
+    hearth_table_finish_names(&cluster->items);
     for (struct cluster_seek *seek; (seek = STAILQ_FIRST(&cluster->seeks)) != NULL;) {
         STAILQ_REMOVE_HEAD(&cluster->seeks, next);
         free_seek(seek);

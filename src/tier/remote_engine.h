@@ -49,10 +49,6 @@
 /* The longest reply is the index of a block. */
 #define REMOTE_REPLY_BYTES ((size_t)256 << 20)
 #define REMOTE_REPLY_ELEMENTS (1 << 20)
-/* After the store refused a write, one put in this time tries again. */
-#define REMOTE_REFUSED_US 10000000
-/* How often an operation may be passed on to another node of a cluster. */
-#define REMOTE_HOPS_MAX 3
 
 struct remote;
 struct remote_link;
@@ -180,10 +176,10 @@ struct remote {
     struct hearth_table known_at; /* the same by base */
     size_t page_bytes;            /* of a page's payload; 0: not known */
     struct hearth_backing_stats stats;
-    bool write_failing;    /* the store refuses writes: full, or a read-only replica */
-    unsigned read_failing; /* kinds of operations (bits of 1 << remote_op_kind) that it refuses */
-    int64_t write_retry_us;
-    uint64_t ticket; /* of the newest seek */
+    bool write_failing;                       /* the store refuses writes: full, or a read-only replica */
+    unsigned read_failing;                    /* kinds of operations (bits of 1 << remote_op_kind) that it refuses */
+    int64_t write_retry_us, write_backoff_us; /* when a put tries it again, and how long that was put off */
+    uint64_t ticket;                          /* of the newest seek */
     /* of remote_open.c, under the lock */
     pthread_t opener;
     bool has_opener, opening_stop;
@@ -239,7 +235,7 @@ bool hearth_remote_moved(struct remote_op *op, const char *error);
 bool hearth_remote_pass(struct remote_op *op);
 
 /* Notes that the store answers but refuses an operation: /health says so until such an operation succeeds. A refused
- * write is tried again after REMOTE_REFUSED_US. Any thread, without the lock. */
+ * write is tried again with a later put. Any thread, without the lock. */
 void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, const char *error);
 void hearth_remote_works(struct remote *remote, enum remote_op_kind kind);
 

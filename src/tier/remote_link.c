@@ -25,8 +25,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define RETRY_MIN_US 1000000
-#define RETRY_MAX_US 30000000
 #define LENGTH_MAX 16 /* digits and the end of the line, of a string's length */
 
 /* ---- names ---- */
@@ -171,7 +169,7 @@ bool hearth_remote_moved(struct remote_op *op, const char *error) {
 
 bool hearth_remote_pass(struct remote_op *op) {
     const struct hearth_remote_cluster *cluster = op->link->remote->params.cluster;
-    return op->moved && op->hops < REMOTE_HOPS_MAX &&
+    return op->moved && op->hops < HEARTH_REMOTE_HOPS_MAX &&
            cluster->pass(cluster->user, op, op->base, &op->link->remote->backing);
 }
 
@@ -232,8 +230,7 @@ static void down(struct remote_link *link, const char *said) {
     const int64_t now_us = hearth_clock_us();
     link->context = NULL;
     link->want_read = link->want_write = link->more = false;
-    link->backoff_us = link->backoff_us == 0 ? RETRY_MIN_US : 2 * link->backoff_us;
-    link->backoff_us = link->backoff_us > RETRY_MAX_US ? RETRY_MAX_US : link->backoff_us;
+    link->backoff_us = hearth_backing_backoff_us(link->backoff_us);
     link->retry_us = now_us + link->backoff_us;
     (void)pthread_mutex_lock(&remote->lock);
     const bool stopping = link->stop;
@@ -262,9 +259,10 @@ void hearth_remote_refused(struct remote *remote, enum remote_op_kind kind, cons
     remote->stats.failing = true;
     if (reads) {
         remote->read_failing |= 1u << kind;
-    } else {
+    } else if (!remote->write_failing) {
         remote->write_failing = true;
-        remote->write_retry_us = hearth_clock_us() + REMOTE_REFUSED_US;
+        remote->write_backoff_us = hearth_backing_backoff_us(0);
+        remote->write_retry_us = hearth_clock_us() + remote->write_backoff_us;
     }
     if (!told) {
         memcpy(remote->stats.trouble, trouble, sizeof trouble);

@@ -16,15 +16,26 @@ struct wait {
     int64_t until_us;
 };
 
-static atomic_int_fast64_t now_us = 1000000000;
+#define BEGIN_US INT64_C(1000000000)
+
+static atomic_int_fast64_t now_us = BEGIN_US;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, wait) waits = LIST_HEAD_INITIALIZER(waits);
 
 int64_t __wrap_hearth_clock_us(void);
+int64_t __wrap_hearth_clock_unix_us(void);
 bool __wrap_hearth_clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_us);
 
 int64_t __wrap_hearth_clock_us(void) {
     return atomic_load(&now_us);
+}
+
+int64_t __wrap_hearth_clock_unix_us(void) {
+    static atomic_int_fast64_t began_s; /* files that are made have times of the real clock */
+    if (atomic_load(&began_s) == 0) {
+        atomic_store(&began_s, hearth_clock_unix());
+    }
+    return atomic_load(&began_s) * 1000000 + atomic_load(&now_us) - BEGIN_US;
 }
 
 bool __wrap_hearth_clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_us) {

@@ -1,5 +1,5 @@
-/* A clock that only a test moves: hearth_clock_us() and the waits that end by it. A test that links this needs
- * `-Wl,--wrap=hearth_clock_us,--wrap=hearth_clock_cond_wait`. */
+/* A clock that only a test moves: hearth_clock_us(), hearth_clock_unix_us(), and the waits that end by the former. A
+ * test that links this needs `-Wl,--wrap=` with each of these and hearth_clock_cond_wait. */
 #ifndef HEARTH_TESTS_CLOCK_H
 #define HEARTH_TESTS_CLOCK_H
 

@@ -182,7 +182,7 @@ static void a_file_that_is_gone_at_once_is_lost(void **state) {
 
 static void *wait_for_room(void *disk) {
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* other threads of this processor run first */
-    return hearth_disk_make_room(disk, 40000, false, PATIENCE_S * INT64_C(1000000)) ? disk : NULL;
+    return hearth_disk_make_room(disk, 40000, false) ? disk : NULL;
 }
 
 /* The writer waits for room, an eviction makes some, and before the writer runs again a rescan finds files of another
