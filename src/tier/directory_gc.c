@@ -22,7 +22,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#define DRAFT_AGE_S 86400 /* where there are no locks: a draft so old has no writer */
+#define DRAFT_AGE_S 86400 /* where there are no locks: a draft so old has no writer, however slow it is */
 #define PROGRESS_FILES 512
 
 struct gc_candidate {

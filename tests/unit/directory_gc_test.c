@@ -15,6 +15,43 @@ static void leaves_a_draft(void) {
     (void)kill(getpid(), SIGKILL);
 }
 
+static bool no_locks;
+
+int __real_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation);
+
+int __wrap_flock(int fd, int operation) {
+    errno = no_locks ? ENOTSUP : 0;
+    return no_locks ? -1 : __real_flock(fd, operation);
+}
+
+static int64_t draft_age_s(const struct hearth_file_draft *draft, int64_t age_s) {
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = hearth_clock_unix() - age_s}};
+    return futimens(draft->fd, times);
+}
+
+/* Where there are no locks a draft goes by its age: nothing is written for a day. */
+static void old_drafts_go_where_there_are_no_locks(void **state) {
+    (void)state;
+    enum { HOUR_S = 3600 };
+    struct hearth_directory *directory = open_root();
+    struct hearth_file_draft drafts[2];
+    struct hearth_gc gc = {.budget_bytes = UINT64_MAX};
+    no_locks = true;
+    assert_int_equal(hearth_directory_add_model(directory, model(1), ""), HEARTH_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hearth_file_create(directory, model(1), &drafts[i]), HEARTH_OK);
+        assert_int_equal(draft_age_s(&drafts[i], i == 0 ? 12 * HOUR_S : 48 * HOUR_S), 0);
+    }
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_int_equal(entries(at("kv/%s/tmp", model(1).hex)), 1);
+    for (int i = 0; i < 2; i++) {
+        hearth_file_discard(directory, &drafts[i]);
+    }
+    no_locks = false;
+    hearth_directory_close(directory);
+}
+
 static void drafts_of_the_dead_go(void **state) {
     (void)state;
     struct hearth_directory *directory = open_root();
@@ -180,6 +217,8 @@ static void an_owner_keeps_its_share(void **state) {
     assert_true(left[0] == 10 && left[1] == 10);
     flood(0.75, now_us - day_us, 12, left); /* six, and what is older of its own goes for them */
     assert_true(left[0] == 6 && left[1] == 6);
+    flood(0.75, now_us - 5 * day_us, 20, left); /* it may come once a week */
+    assert_true(left[0] == 10 && left[1] == 10);
     flood(0.75, now_us - 8 * day_us, 20, left); /* it has not come for a week */
     assert_true(left[0] == 0 && left[1] == 20);
 }
@@ -357,6 +396,7 @@ static void processes_do_not_disturb_each_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(drafts_of_the_dead_go),
+        TEST(old_drafts_go_where_there_are_no_locks),
         TEST(oldest_go_first),
         TEST(an_owner_keeps_its_share),
         TEST(room_is_made_in_passes),
