@@ -2,7 +2,8 @@
  *
  * If the last message is the assistant's, the reply continues it, as in llama-server. A request can ask for that
  * (continue_final_message) or forbid it (add_generation_prompt: true; then a new reply follows). An empty message
- * behind the assistant's forbids it, too. */
+ * behind the assistant's forbids it, too, and so does another one of the assistant's before it: a program that calls
+ * the model in a loop leaves that, and wants the next message. */
 #include "api/stored_turns.h"
 
 #include "session/first_values.h"
@@ -72,9 +73,14 @@ bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, str
 
 /* ---- resolve ---- */
 
-static bool check_continuation(const struct hearth_history *history, const struct hearth_message *last, bool asked,
+/* The message before the last one is the assistant's. */
+static bool follows_another(const struct hearth_history *history) {
+    return history->count > 1 && history->messages[history->count - 2]->role == HEARTH_ROLE_ASSISTANT;
+}
+
+static bool check_continuation(const struct hearth_history *history, const struct hearth_message *last,
                                struct hearth_api_error *error) {
-    const char *param = asked ? "continue_final_message" : "messages";
+    static const char param[] = "continue_final_message";
     if (last == NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "the last message is not an assistant's");
     }
@@ -82,7 +88,7 @@ static bool check_continuation(const struct hearth_history *history, const struc
         return hearth_api_fail(error, 400, "invalid_value", param,
                                "an assistant message with tool calls cannot be continued");
     }
-    if (history->count > 1 && history->messages[history->count - 2]->role == HEARTH_ROLE_ASSISTANT) {
+    if (follows_another(history)) {
         return hearth_api_fail(error, 400, "invalid_value", param,
                                "only one assistant message may stand at the end to be continued");
     }
@@ -97,9 +103,9 @@ static bool resolve_ending(const struct hearth_api_parsed *parsed, struct hearth
     last = last != NULL && last->role == HEARTH_ROLE_ASSISTANT ? last : NULL;
     out->request.continues =
         asked || (parsed->continues == HEARTH_CONTINUES_UNSAID && parsed->prompted != HEARTH_CONTINUES_YES &&
-                  last != NULL && last->call_count == 0 && !history->ends_empty);
+                  last != NULL && last->call_count == 0 && !history->ends_empty && !follows_another(history));
     out->request.no_generation_prompt = !out->request.continues && parsed->prompted == HEARTH_CONTINUES_NO;
-    return !out->request.continues || check_continuation(history, last, asked, error);
+    return !asked || check_continuation(history, last, error);
 }
 
 /* Replaces each tool by the equal one that was printed first, so that a client that orders the members of its schemas

@@ -332,6 +332,13 @@ static void an_empty_message_ends_the_one_before(void **state) {
     free(text);
 }
 
+/* Programs that call the model in a loop send its messages one behind the other. */
+static void several_messages_of_the_assistant_are_complete(void **state) {
+    (void)state;
+    assert_prompt(CHAT, USER("x") "," SAID("assistant", "'One'") "," SAID("assistant", "'Two'"),
+                  TURN("user", "x") TURN("assistant", "One") TURN("assistant", "Two") REPLY);
+}
+
 /* A breakpoint in a message that is left out stands at the end of the one before. */
 static void breakpoints_of_empty_messages_move(void **state) {
     static const char mark[] = "'cache_control':{'type':'ephemeral'}";
@@ -401,6 +408,7 @@ int main(void) {
         cmocka_unit_test(messages_that_say_nothing_are_left_out),
         cmocka_unit_test(replies_and_results_may_be_empty),
         cmocka_unit_test(an_empty_message_ends_the_one_before),
+        cmocka_unit_test(several_messages_of_the_assistant_are_complete),
         cmocka_unit_test(breakpoints_of_empty_messages_move),
         cmocka_unit_test(billing_lines_are_in_no_prompt),
     };

@@ -416,8 +416,10 @@ static const struct {
     {CHAT, "{\"stop\":{\"a\":1}," HELLO "}", 400, "stop", "invalid_type"},
     {CHAT, "{\"logit_bias\":\"x\"," HELLO "}", 400, "logit_bias", "invalid_type"},
     {CHAT, "{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0]", "missing_required_parameter"},
-    {CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
-     400, "messages", "invalid_value"},
+    {CHAT,
+     "{\"continue_final_message\":true,"
+     "\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+     400, "continue_final_message", "invalid_value"},
     {CHAT, "{\"continue_final_message\":true," HELLO "}", 400, "continue_final_message", "invalid_value"},
     {CHAT, "{\"continue_final_message\":\"yes\"," HELLO "}", 400, "continue_final_message", "invalid_value"},
     {CHAT, "{\"add_generation_prompt\":1," HELLO "}", 400, "add_generation_prompt", "invalid_type"},
