@@ -86,7 +86,7 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
 /* A list of schemas without references, allOf and choices, and those choices. */
 struct flat {
     json_t *schemas;
-    json_t *choices;                  /* schemas with nothing but one anyOf or oneOf */
+    json_t *choices;                  /* schemas with nothing but one anyOf or oneOf, and its discriminator */
     size_t hops;                      /* references followed */
     const json_t *open[SCHEMA_DEPTH]; /* what they lead to, from the outermost that is being followed */
     size_t open_count;
@@ -164,7 +164,9 @@ static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *sch
     for (size_t i = 0; i < sizeof resolved / sizeof resolved[0]; i++) {
         const json_t *value = json_object_get(schema, resolved[i]);
         if (value != NULL && (i == 2 || i == 3)) {
-            hearth_schema_append(flat->choices, hearth_schema_own(m, json_pack("{s:O}", resolved[i], value)));
+            hearth_schema_append(flat->choices,
+                                 hearth_schema_own(m, json_pack("{s:O, s:O*}", resolved[i], value, "discriminator",
+                                                                json_object_get(schema, "discriminator"))));
         }
         json_object_del(rest, resolved[i]);
     }
@@ -322,10 +324,43 @@ static bool exclude(struct schema_maker *m, const json_t *a, const json_t *b, si
     return empty;
 }
 
+/* Whether a branch's values are valid by no other branch; if not, `*other` is one that may take them, too. */
+static bool stands_alone(struct schema_maker *m, const json_t *form, const json_t *branches, size_t branch,
+                         size_t depth, size_t *other) {
+    for (size_t k = 0; k < json_array_size(branches); k++) {
+        if (k != branch && !exclude(m, form, json_array_get(branches, k), depth)) {
+            *other = k;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* One branch of a oneOf. Objects that differ by the property of a discriminator must have it, also where the branches
+ * have a default for it. */
+static json_t *make_one_of(struct schema_maker *m, const json_t *choice, size_t branch, json_t *all, size_t depth) {
+    const json_t *branches = json_object_get(choice, "oneOf");
+    const json_t *tag = json_object_get(json_object_get(choice, "discriminator"), "propertyName");
+    json_t *form = hearth_schema_make(m, all, depth + 1);
+    size_t other = 0;
+    if (form == NULL || stands_alone(m, form, branches, branch, depth, &other)) {
+        return form;
+    }
+    if (json_is_string(tag)) {
+        hearth_schema_append(all, hearth_schema_own(m, json_pack("{s:[O]}", "required", tag)));
+        form = hearth_schema_make(m, all, depth + 1);
+        if (form == NULL || stands_alone(m, form, branches, branch, depth, &other)) {
+            return form;
+        }
+    }
+    return hearth_schema_refuse(m, NULL, "a value may be valid by number %zu too", other);
+}
+
 /* Each branch of the first choice, with all the rest. */
 static json_t *make_choice(struct schema_maker *m, const struct flat *flat, size_t depth) {
-    const json_t *choice = json_array_get(flat->choices, 0), *one_of = json_object_get(choice, "oneOf");
-    const char *keyword = one_of != NULL ? "oneOf" : "anyOf";
+    const json_t *choice = json_array_get(flat->choices, 0);
+    const bool one_of = json_object_get(choice, "oneOf") != NULL;
+    const char *keyword = one_of ? "oneOf" : "anyOf";
     const json_t *branches = json_object_get(choice, keyword);
     json_t *forms = hearth_schema_own(m, json_array());
     for (size_t i = 0; i < json_array_size(branches); i++) {
@@ -335,12 +370,7 @@ static json_t *make_choice(struct schema_maker *m, const struct flat *flat, size
         }
         hearth_schema_append(all, json_array_get(branches, i));
         size_t back = hearth_schema_enter(m, "%s.%zu", keyword, i);
-        json_t *form = hearth_schema_make(m, all, depth + 1);
-        for (size_t k = 0; one_of != NULL && form != NULL && k < json_array_size(branches); k++) {
-            if (k != i && !exclude(m, form, json_array_get(branches, k), depth)) {
-                form = hearth_schema_refuse(m, NULL, "a value may be valid by number %zu too", k);
-            }
-        }
+        json_t *form = one_of ? make_one_of(m, choice, i, all, depth) : hearth_schema_make(m, all, depth + 1);
         hearth_schema_leave(m, back);
         if (form == NULL && m->fate == SCHEMA_EMPTY) {
             m->fate = SCHEMA_FINE; /* the other branches remain */

@@ -64,6 +64,10 @@ static const struct kept {
     {"{'oneOf':[{'properties':{'k':{'const':'a'}},'required':['k']},{'properties':{'k':{'const':'b'}},'required':"
      "['k']}]}",
      NULL},
+    {"{'discriminator':{'propertyName':'k'},"
+     "'oneOf':[{'properties':{'k':{'const':'a'}}},{'properties':{'k':{'const':'b'}}}]}",
+     "{'anyOf':[{'type':'object','properties':{'k':{'enum':['a']}},'required':['k'],'additionalProperties':false},"
+     "{'type':'object','properties':{'k':{'enum':['b']}},'required':['k'],'additionalProperties':false}]}"},
     {"{'not':{'type':['string','null','array','object','boolean']}}", "{'type':'number'}"},
     /* Recursive. */
     {"{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties':{'next':{'$ref':'#/$defs/n'}}}}}",
@@ -109,6 +113,8 @@ static const struct refused {
     {"{'if':{},'then':{}}", "if: cannot be kept"},
     {"{'type':'object','not':{'properties':{}}}", "not: cannot be kept"},
     {"{'oneOf':[{'type':'integer'},{'type':'number'}]}", "oneOf.0: a value may be valid by number 1 too"},
+    {"{'discriminator':{'propertyName':'k'},'oneOf':[{'properties':{'k':{'const':'a'}}},{'properties':{'k':{}}}]}",
+     "oneOf.0: a value may be valid by number 1 too"},
     {"{'anyOf':[]}", "anyOf: must be a list of schemas"},
     {"{'enum':[]}", "enum: must be a list of values"},
     {"{'enum':['a','b'],'pattern':'^a'}", "enum: not beside other keywords"},
