@@ -12,8 +12,9 @@
 
 /* ---- structured output ---- */
 
-/* Takes over a schema. A schema without any keyword stands for any object, as in llama-server. */
-static bool set_schema(const json_t *schema, const char *param, struct hearth_api_chat_options *options,
+/* Takes over a schema. A schema without any keyword stands for any object, as in llama-server. `loose`: what cannot be
+ * kept is left out instead of refused. */
+static bool set_schema(const json_t *schema, bool loose, const char *param, struct hearth_api_chat_options *options,
                        struct hearth_api_error *error) {
     struct hearth_errmsg reason;
     if (!json_is_object(schema)) {
@@ -23,7 +24,13 @@ static bool set_schema(const json_t *schema, const char *param, struct hearth_ap
     if (options->schema != NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: there are two schemas in this request", param);
     }
-    if (!hearth_chat_schema_check(schema, &reason)) {
+    const bool kept = hearth_chat_schema_check(schema, &reason);
+    if (!kept && loose) {
+        int rc = hearth_chat_schema_loosen(schema, &options->schema, &reason);
+        options->request.json_schema = options->schema;
+        return rc == HEARTH_OK || hearth_api_fail_err(error, rc, &reason);
+    }
+    if (!kept) {
         return hearth_api_fail(error, 400, "unsupported_schema", param, "%s: %s", param, reason.text);
     }
     options->schema = json_object_size(schema) == 0 ? json_pack("{s:s}", "type", "object") : json_deep_copy(schema);
@@ -32,7 +39,7 @@ static bool set_schema(const json_t *schema, const char *param, struct hearth_ap
 }
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}}; llama-server's page also has the schema beside
- * the type. */
+ * the type. Frameworks make schemas of their users' classes: without `strict` none is refused, as by OpenAI. */
 static bool read_json_schema(const json_t *format, struct hearth_api_chat_options *options,
                              struct hearth_api_error *error) {
     static const char param[] = "response_format.json_schema";
@@ -50,7 +57,7 @@ static bool read_json_schema(const json_t *format, struct hearth_api_chat_option
         return hearth_api_fail(error, 400, "invalid_type", param,
                                "%s: the name must be a string, and strict true or false", param);
     }
-    return set_schema(hearth_api_json_get(inner, "schema"),
+    return set_schema(hearth_api_json_get(inner, "schema"), !json_is_true(strict),
                       inner == format ? "response_format.schema" : "response_format.json_schema.schema", options,
                       error);
 }
@@ -74,10 +81,10 @@ static bool read_format(const json_t *format, struct hearth_api_chat_options *op
     }
     const json_t *schema = hearth_api_json_get(format, "schema");
     if (schema != NULL) {
-        return set_schema(schema, "response_format.schema", options, error);
+        return set_schema(schema, false, "response_format.schema", options, error);
     }
     json_t *any = json_object();
-    bool ok = any != NULL && set_schema(any, "response_format", options, error);
+    bool ok = any != NULL && set_schema(any, false, "response_format", options, error);
     json_decref(any);
     return ok;
 }
@@ -107,7 +114,7 @@ bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_opti
     const json_t *format, *grammar, *schema = hearth_api_json_get(body, "json_schema");
     return hearth_field_get(body, "response_format", HEARTH_FIELD_OBJECT, &format, error) &&
            (format == NULL || read_format(format, options, error)) &&
-           (schema == NULL || set_schema(schema, "json_schema", options, error)) &&
+           (schema == NULL || set_schema(schema, false, "json_schema", options, error)) &&
            hearth_field_get(body, "grammar", HEARTH_FIELD_TEXT, &grammar, error) &&
            (grammar == NULL || read_grammar(grammar, options, error));
 }

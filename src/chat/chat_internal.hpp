@@ -361,8 +361,6 @@ json_ptr or_any_object(const json_t *schema);
 void check_llama_grammar(const std::string &grammar, const char *name);
 /* A schema's grammar, as the builder makes it. */
 std::string schema_grammar(const json_t *schema);
-/* The grammar of the values of a schema that is kept to the letter. Throws when there is none. */
-std::string strong_grammar(const json_t *schema);
 /* A grammar made with strengthened schemas, with its ranges in place. */
 std::string filled(const std::string &grammar);
 /* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the

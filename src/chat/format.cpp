@@ -386,7 +386,7 @@ static bool add_own_grammar(common_chat_params &params, const struct hearth_chat
     if (!keeps_schema(request) || !params.grammar.empty()) {
         return false;
     }
-    params.grammar = strong_grammar(or_any_object(request.json_schema).get());
+    params.grammar = filled(schema_grammar(strengthened(request.json_schema).get()));
     params.grammar_lazy = false;
     return true;
 }

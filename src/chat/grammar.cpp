@@ -148,7 +148,8 @@ std::string filled(const std::string &grammar) {
     return ok ? reinterpret_cast<const char *>(text.data) : throw std::bad_alloc();
 }
 
-std::string strong_grammar(const json_t *schema) {
+/* The grammar of the values of a schema that is kept to the letter. Throws when there is none. */
+static std::string strong_grammar(const json_t *schema) {
     struct hearth_errmsg msg = {};
     const json_ptr strong = whole(json_ptr(hearth_chat_schema_strengthen(schema, &msg)));
     check_cancel(); /* why there may be none */
@@ -160,6 +161,21 @@ std::string strong_grammar(const json_t *schema) {
         throw invalid_request("the schema cannot be turned into a grammar: " + *fault);
     }
     return filled(grammar);
+}
+
+extern "C" int hearth_chat_schema_loosen(const json_t *schema, json_t **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    return guarded(msg, [&]() -> int {
+        try {
+            *out = buildable(schema, "schema").release();
+        } catch (const invalid_request &) {
+            json_t *type = json_object_get(schema, "type");
+            const json_ptr alone(json_pack("{s:O*}", "type", type));
+            const bool known = type != nullptr && hearth_chat_schema_check(alone.get(), nullptr);
+            *out = known ? json_incref(alone.get()) : json_pack("{s:s}", "type", "object");
+        }
+        return *out != nullptr ? HEARTH_OK : throw std::bad_alloc();
+    });
 }
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {

@@ -37,7 +37,7 @@ BAD_REQUESTS = {
     "tools is a string": {"messages": [USER], "tools": "look"},
     "tool without a name": {"messages": [USER], "tools": [{"type": "function", "function": {}}]},
     "schema that cannot be kept": {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": {
-        "name": "a", "schema": {"type": "array", "uniqueItems": True, "items": {"type": "string"}}}}},
+        "name": "a", "strict": True, "schema": {"type": "array", "uniqueItems": True, "items": {"type": "string"}}}}},
     "grammar that is none": {"messages": [USER], "grammar": "root ::= ("},
     "grammar and schema": {"messages": [USER], "grammar": "root ::= \"a\"",
                            "response_format": {"type": "json_object"}},

@@ -101,7 +101,8 @@ def test_formats_are_kept(chat, seed):
     schema = Schemas(seed).schema()
     try:
         reply = chat("Write JSON.", max_tokens=150, temperature=1, seed=seed,
-                     response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+                     response_format={"type": "json_schema", "json_schema": {
+                         "name": "x", "strict": True, "schema": schema}})
     except openai.APIStatusError as error:
         assert refused(error)
         return

@@ -245,29 +245,53 @@ static void calls_can_be_forced(void **state) {
     }
 }
 
-/* Tools of MCP servers have schemas that no grammar can keep to the letter. A tool that is not strict is called all the
- * same, with arguments that fit as far as they can. */
+/* Tools of MCP servers, and classes of a framework's users, have schemas that no grammar can keep to the letter. */
+static const char *const odd_members[] = {
+    "\"v\":{\"type\":\"array\",\"uniqueItems\":true,\"maxItems\":2,\"items\":{\"type\":\"string\"}}",
+    "\"v\":{\"type\":\"string\",\"pattern\":\"^(?!x)[a-z]{3}$\"}",
+    "\"v\":{\"type\":\"integer\",\"multipleOf\":5}",
+    "\"v\":{\"$ref\":\"https://example.org/v.json\"}",
+};
+#define ODD_COUNT (sizeof odd_members / sizeof odd_members[0])
+
+/* A tool that is not strict is called all the same, with arguments that fit as far as they can. */
 static void calls_are_forced_whatever_the_schema(void **state) {
-    static const char *const odd[] = {
-        "\"v\":{\"type\":\"array\",\"uniqueItems\":true,\"maxItems\":2,\"items\":{\"type\":\"string\"}}",
-        "\"v\":{\"type\":\"string\",\"pattern\":\"^(?!x)[a-z]{3}$\"}",
-        "\"v\":{\"type\":\"integer\",\"multipleOf\":5}",
-        "\"v\":{\"$ref\":\"https://example.org/v.json\"}",
-    };
     (void)state;
-    for (size_t i = 0; i < 2 * (sizeof odd / sizeof odd[0]); i++) {
+    for (size_t i = 0; i < 2 * ODD_COUNT; i++) {
         char body[2048];
         snprintf(body, sizeof body,
                  "{\"seed\":%zu,\"max_tokens\":4000,\"tool_choice\":\"required\",\"tools\":["
                  "{\"type\":\"function\",\"function\":{\"name\":\"odd\",\"strict\":%s,\"parameters\":"
                  "{\"type\":\"object\",\"properties\":{%s},\"required\":[\"v\"]}}}]," ASK("Hello") "}",
-                 i, i % 2 == 0 ? "false" : "true", odd[i / 2]);
+                 i, i % 2 == 0 ? "false" : "true", odd_members[i / 2]);
         json_t *answer = post(CHAT, body, i % 2 == 0 ? 200 : 400);
         if (i % 2 == 0) {
             json_t *arguments =
                 json_loads(json_str(answer, "choices.0.message.tool_calls.0.function.arguments"), 0, NULL);
             assert_true(json_is_object(arguments));
             json_decref(arguments);
+        } else {
+            assert_string_equal(json_str(answer, "error.code"), "unsupported_schema");
+        }
+        json_decref(answer);
+    }
+}
+
+/* So is a reply in a format that is not strict. */
+static void formats_are_kept_as_far_as_they_can_be(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * ODD_COUNT; i++) {
+        char body[2048];
+        snprintf(body, sizeof body,
+                 "{\"seed\":%zu,\"max_tokens\":4000,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+                 "{\"name\":\"odd\",%s\"schema\":{\"type\":\"object\",\"properties\":{%s},\"required\":[\"v\"]}}}," ASK(
+                     "Hello") "}",
+                 i, i % 2 == 0 ? "" : "\"strict\":true,", odd_members[i / 2]);
+        json_t *answer = post(CHAT, body, i % 2 == 0 ? 200 : 400);
+        if (i % 2 == 0) {
+            json_t *said = json_loads(json_str(answer, "choices.0.message.content"), 0, NULL);
+            assert_true(json_is_object(said));
+            json_decref(said);
         } else {
             assert_string_equal(json_str(answer, "error.code"), "unsupported_schema");
         }
@@ -587,6 +611,7 @@ int main(void) {
         cmocka_unit_test(logprobs_go_with_calls),
         cmocka_unit_test(calls_can_be_forced),
         cmocka_unit_test(calls_are_forced_whatever_the_schema),
+        cmocka_unit_test(formats_are_kept_as_far_as_they_can_be),
         cmocka_unit_test(the_choice_is_not_in_the_prompt),
         cmocka_unit_test(cut_replies_are_whole_responses),
         cmocka_unit_test(results_go_back),
