@@ -2,7 +2,8 @@
  * matter: it is no secret, and a name that was rebound is foreign with every port.
  *
  * A numeric address in Host would be harmless, because only its owner can make a browser go there. Still only the
- * address to which the connection was made is accepted, which keeps the rule short. */
+ * address to which the connection was made is accepted, which keeps the rule short, and 0.0.0.0 and ::, by which
+ * clients mean the machine that they run on. */
 #include "http/origin.h"
 
 #include "base/buf.h"
@@ -25,7 +26,7 @@ struct origin_words {
 struct hearth_http_origins {
     struct origin_words origins, hosts;
     char *listen;
-    bool any, local, everywhere; /* "*" and "localhost" are among the origins; all addresses are listened on */
+    bool any, local; /* "*" and "localhost" are among the origins */
     atomic_bool keyed;
 };
 
@@ -154,8 +155,8 @@ static bool is_known_host(const struct hearth_http_origins *origins, const struc
         return true;
     }
     return words_have(&origins->hosts, host, same_host) || same_host(host, asker->local) ||
-           (*asker->local != '\0' && same_host(host, origins->listen)) ||
-           (origins->everywhere && (same_host(host, "0.0.0.0") || same_host(host, "::")));
+           (*asker->local != '\0' && same_host(host, origins->listen)) || same_host(host, "0.0.0.0") ||
+           same_host(host, "::");
 }
 
 /* ---- origins ---- */
@@ -264,7 +265,6 @@ struct hearth_http_origins *hearth_http_origins_create(const char *listen, const
     }
     made->any = words_have(&made->origins, "*", same_word);
     made->local = words_have(&made->origins, "localhost", same_word);
-    made->everywhere = hearth_http_host_is_everywhere(listen);
     return made;
 }
 

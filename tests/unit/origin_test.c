@@ -17,9 +17,9 @@ static enum hearth_http_verdict judge(const struct hearth_http_origins *origins,
 static void hosts_without_a_key(void **state) {
     static const char *const allowed[] = {"llm.lan,Box.Home.", "2001:db8:0::7"};
     static const char *const good[] = {
-        "localhost",  "LOCALHOST:8080", "a.localhost:1",   "127.0.0.1:8080",       "127.9.9.9",
-        "[::1]:8080", "[::1]",          "localhost.",      "[::ffff:127.0.0.1]:1", "llm.lan:80",
-        "LLM.lan.",   "box.home",       "[2001:DB8::7]:80"};
+        "localhost",  "LOCALHOST:8080", "a.localhost:1",    "127.0.0.1:8080",       "127.9.9.9",
+        "[::1]:8080", "[::1]",          "localhost.",       "[::ffff:127.0.0.1]:1", "llm.lan:80",
+        "LLM.lan.",   "box.home",       "[2001:DB8::7]:80", "0.0.0.0:8080",         "[::]:8080"};
     static const char *const bad[] = {"evil.test",
                                       "evil.test:8080",
                                       "localhost.evil.test",
@@ -27,7 +27,7 @@ static void hosts_without_a_key(void **state) {
                                       ".localhost.evil",
                                       "127.0.0.1.evil.test",
                                       "10.0.0.1",
-                                      "0.0.0.0",
+                                      "0.0.0.1",
                                       "[::2]",
                                       "",
                                       "llm.lan.evil.test",
