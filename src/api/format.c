@@ -7,6 +7,7 @@
  * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
 #include "api/job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,79 @@ static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *
     return options->grammar != NULL;
 }
 
+/* ---- vLLM's names ---- */
+
+/* The grammar of a list of texts, one of which is the reply. */
+static bool set_choice(const json_t *texts, const char *param, struct hearth_api_chat_options *options,
+                       struct hearth_api_error *error) {
+    struct hearth_buf text = {0};
+    const json_t *each;
+    size_t i;
+    bool ok = hearth_buf_text(&text, "root ::= "), strings = json_array_size(texts) > 0;
+    json_array_foreach(texts, i, each) {
+        strings = strings && json_is_string(each) && strlen(json_string_value(each)) == json_string_length(each);
+        ok = ok && hearth_buf_text(&text, i > 0 ? " | \"" : "\"");
+        for (const char *at = strings ? json_string_value(each) : ""; *at != '\0' && ok; at++) {
+            ok = *at == '\n'                 ? hearth_buf_text(&text, "\\n")
+                 : *at == '\r'               ? hearth_buf_text(&text, "\\r")
+                 : *at == '"' || *at == '\\' ? hearth_buf_append(&text, "\\", 1) && hearth_buf_append(&text, at, 1)
+                                             : hearth_buf_append(&text, at, 1);
+        }
+        ok = ok && hearth_buf_text(&text, "\"");
+    }
+    if (!strings) {
+        ok = hearth_api_fail(error, 400, "invalid_type", param, "%s must be a list of texts", param);
+    } else if (ok) {
+        json_t *grammar = json_string((const char *)text.data);
+        ok = grammar != NULL && read_grammar(grammar, options, error);
+        json_decref(grammar);
+    }
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+/* One of vLLM's constraints. */
+static bool read_constraint(const char *name, const json_t *value, const char *param,
+                            struct hearth_api_chat_options *options, struct hearth_api_error *error) {
+    if (options->grammar != NULL) {
+        return hearth_api_fail(error, 400, "invalid_value", param, "%s: a reply has one grammar", param);
+    }
+    if (strcmp(name, "json") == 0) {
+        json_t *parsed = json_is_string(value) ? json_loads(json_string_value(value), 0, NULL) : NULL;
+        const bool ok = set_schema(parsed != NULL ? parsed : value, false, param, options, error);
+        json_decref(parsed);
+        return ok;
+    }
+    if (strcmp(name, "choice") == 0) {
+        return set_choice(value, param, options, error);
+    }
+    if (strcmp(name, "grammar") == 0 && json_is_string(value)) {
+        return read_grammar(value, options, error);
+    }
+    return hearth_api_fail(error, 400, "unsupported_parameter", param,
+                           "%s is not supported; a schema (json), a choice and a grammar (GBNF) are", param);
+}
+
+/* structured_outputs, and its members' names before it: what is ignored here is a promise to the client's parser. */
+static bool read_structured(const json_t *body, struct hearth_api_chat_options *options,
+                            struct hearth_api_error *error) {
+    static const char *const names[] = {"json", "choice", "grammar", "regex", "structural_tag"};
+    const json_t *outputs;
+    if (!hearth_field_get(body, "structured_outputs", HEARTH_FIELD_OBJECT, &outputs, error)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char param[48];
+        const json_t *value = hearth_api_json_get(outputs, names[i]);
+        snprintf(param, sizeof param, "%s%s", value != NULL ? "structured_outputs." : "guided_", names[i]);
+        value = value != NULL ? value : hearth_api_json_get(body, param);
+        if (value != NULL && !read_constraint(names[i], value, param, options, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_options *options,
                                  struct hearth_api_error *error) {
     const json_t *format, *grammar, *schema = hearth_api_json_get(body, "json_schema");
@@ -116,7 +190,7 @@ bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_opti
            (format == NULL || read_format(format, options, error)) &&
            (schema == NULL || set_schema(schema, false, "json_schema", options, error)) &&
            hearth_field_get(body, "grammar", HEARTH_FIELD_TEXT, &grammar, error) &&
-           (grammar == NULL || read_grammar(grammar, options, error));
+           (grammar == NULL || read_grammar(grammar, options, error)) && read_structured(body, options, error);
 }
 
 /* ---- reasoning ---- */

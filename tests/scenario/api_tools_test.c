@@ -299,6 +299,39 @@ static void formats_are_kept_as_far_as_they_can_be(void **state) {
     }
 }
 
+/* vLLM's clients ask so: what is ignored would be a promise to their parsers. */
+static void constraints_have_vllms_names(void **state) {
+    static const struct {
+        const char *said, *param; /* of the error, or NULL */
+    } cases[] = {
+        {"\"structured_outputs\":{\"choice\":[\"re\\\"d\\n\\\\\",\"re\\\"d\\n\\\\\"]}", NULL},
+        {"\"guided_choice\":[\"re\\\"d\\n\\\\\"]", NULL},
+        {"\"structured_outputs\":{\"grammar\":\"root ::= \\\"re\\\\\\\"d\\\\n\\\\\\\\\\\"\"}", NULL},
+        {"\"guided_json\":{\"const\":\"re\\\"d\\n\\\\\"}", NULL},
+        {"\"structured_outputs\":{\"json\":\"{\\\"const\\\":7}\"}", NULL},
+        {"\"structured_outputs\":{\"json\":null,\"backend\":\"auto\"}", NULL},
+        {"\"structured_outputs\":{\"choice\":[]}", "structured_outputs.choice"},
+        {"\"structured_outputs\":{\"choice\":[1]}", "structured_outputs.choice"},
+        {"\"structured_outputs\":{\"regex\":\"a+\"}", "structured_outputs.regex"},
+        {"\"guided_regex\":\"a+\"", "guided_regex"},
+        {"\"guided_json\":{},\"guided_choice\":[\"a\"]", "grammar"},
+        {"\"guided_choice\":[\"a\"],\"guided_grammar\":\"root ::= [a]\"", "guided_grammar"},
+    };
+    static const char *const wanted[] = {"re\"d\n\\", "re\"d\n\\", "re\"d\n\\", "\"re\\\"d\\n\\\\\"", "7"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{%s," ASK("Hello") "}", cases[i].said);
+        json_t *answer = post(CHAT, body, cases[i].param == NULL ? 200 : 400);
+        if (i < sizeof wanted / sizeof wanted[0]) {
+            assert_string_equal(json_str(answer, "choices.0.message.content"), wanted[i]);
+        } else if (cases[i].param != NULL) {
+            assert_string_equal(json_str(answer, "error.param"), cases[i].param);
+        }
+        json_decref(answer);
+    }
+}
+
 /* The prompt is the same whatever the choice, so that it costs nothing to change it. */
 static void the_choice_is_not_in_the_prompt(void **state) {
     static const char *const choices[] = {"\"auto\"", "\"none\"", "\"required\"",
@@ -612,6 +645,7 @@ int main(void) {
         cmocka_unit_test(calls_can_be_forced),
         cmocka_unit_test(calls_are_forced_whatever_the_schema),
         cmocka_unit_test(formats_are_kept_as_far_as_they_can_be),
+        cmocka_unit_test(constraints_have_vllms_names),
         cmocka_unit_test(the_choice_is_not_in_the_prompt),
         cmocka_unit_test(cut_replies_are_whole_responses),
         cmocka_unit_test(results_go_back),
