@@ -413,12 +413,23 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
     }
 }
 
+/* Where LRU decides, a talk with pages that may go stands where the first of them belongs. */
+static void check_order(const struct hearth_returns *returns, const struct hearth_talk *talk) {
+    const struct hearth_heap *victims = &talk->victims[HEARTH_TALK_PAGES];
+    if (victims->n > 0 && !hearth_returns_learns_well(returns)) {
+        const struct hearth_heap_entry *entry =
+            &returns->offering[HEARTH_TALK_PAGES].least.v[talk->least[HEARTH_TALK_PAGES].index - 1];
+        HEARTH_ASSERT(entry->priority >= victims->v[0].priority && entry->priority <= victims->v[0].priority);
+    }
+}
+
 static void check_pool(const struct hearth_cache *cache, const struct hearth_cache_pool *pool,
                        const struct pool_count *count) {
     size_t victims = 0;
     for (uint32_t talk = 0; talk < cache->returns->talk_count; talk++) {
         const struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[pool->victims];
         check_heap(heap);
+        check_order(cache->returns, hearth_returns_talk(cache->returns, talk));
         victims += heap->n;
     }
     check_heap(&pool->leases);

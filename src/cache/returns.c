@@ -3,7 +3,8 @@
  * The talks that wait are learnt from every few turns, each bin of ages once.
  *
  * Invariants: a talk is in the table exactly if it is `known`; a talk that is neither known nor has items is free,
- * except the ones that always exist. */
+ * except the ones that always exist; where LRU decides, the talks with pages that may go are in order of their first
+ * page's rank. */
 #include "cache/returns.h"
 
 #include "base/assert.h"
@@ -159,6 +160,10 @@ void hearth_returns_leave(struct hearth_returns *returns, uint32_t talk) {
     give_back(returns, talk);
 }
 
+bool hearth_returns_learns_well(const struct hearth_returns *returns) {
+    return hearth_rivals_best(&returns->rivals) == HEARTH_RIVAL_LEARNT;
+}
+
 /* Lists a talk before it gets its first victim. False: out of memory. */
 static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
     struct hearth_talk_list *list = &returns->offering[heap];
@@ -174,18 +179,31 @@ static bool list(struct hearth_returns *returns, uint32_t index, enum hearth_tal
     return true;
 }
 
-/* Takes a talk without victims off the list. */
-static void unlist(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
-    struct hearth_talk_list *list = &returns->offering[heap];
-    struct hearth_talk *talk = hearth_returns_talk(returns, index);
-    if (talk->victims[heap].n > 0 || talk->place[heap] == 0) {
-        return;
+/* Where LRU decides, moves a talk to where its next page to go belongs. */
+static void order(struct hearth_returns *returns, struct hearth_talk *talk) {
+    if (!hearth_returns_learns_well(returns)) {
+        hearth_heap_update(&returns->offering[HEARTH_TALK_PAGES].least, &talk->least[HEARTH_TALK_PAGES],
+                           talk->victims[HEARTH_TALK_PAGES].v[0].priority);
     }
+}
+
+static void unlist(struct hearth_returns *returns, struct hearth_talk *talk, enum hearth_talk_heap heap) {
+    struct hearth_talk_list *list = &returns->offering[heap];
     uint32_t last = list->talks[--list->n];
     list->talks[talk->place[heap] - 1] = last;
     hearth_returns_talk(returns, last)->place[heap] = talk->place[heap];
     talk->place[heap] = 0;
     hearth_heap_remove(&list->least, &talk->least[heap]);
+}
+
+/* The talk's next victim may be another one, or there is none. */
+static void relist(struct hearth_returns *returns, uint32_t index, enum hearth_talk_heap heap) {
+    struct hearth_talk *talk = hearth_returns_talk(returns, index);
+    if (talk->victims[heap].n > 0 && heap == HEARTH_TALK_PAGES) {
+        order(returns, talk);
+    } else if (talk->victims[heap].n == 0 && talk->place[heap] > 0) {
+        unlist(returns, talk, heap);
+    }
 }
 
 void hearth_returns_offer(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap,
@@ -195,15 +213,15 @@ void hearth_returns_offer(struct hearth_returns *returns, uint32_t talk, enum he
         hearth_heap_update(victims, node, rank);
     } else if (victims->n > 0 || list(returns, talk, heap)) {
         returns->victims[heap] += hearth_heap_push(victims, node, rank);
-        unlist(returns, talk, heap);
     }
+    relist(returns, talk, heap);
 }
 
 void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap,
                              struct hearth_heap_node *node) {
     returns->victims[heap] -= node->index != 0;
     hearth_heap_remove(&hearth_returns_talk(returns, talk)->victims[heap], node);
-    unlist(returns, talk, heap);
+    relist(returns, talk, heap);
 }
 
 void hearth_returns_valued(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap, double worth) {
@@ -317,17 +335,13 @@ static double unused_since(void *user, enum hearth_rival_order order, uint32_t i
                                         : (double)now_us - 1e6 / learnt_rate(user, index, age_us);
 }
 
-static bool learns_well(const struct hearth_returns *returns) {
-    return hearth_rivals_best(&returns->rivals) == HEARTH_RIVAL_LEARNT;
-}
-
 double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us) {
-    return learns_well(returns) ? learnt_rate(returns, talk, age_us) : recent_rate(age_us);
+    return hearth_returns_learns_well(returns) ? learnt_rate(returns, talk, age_us) : recent_rate(age_us);
 }
 
 double hearth_returns_rate_behind(struct hearth_returns *returns, uint32_t talk, const struct hearth_talk_turn *turn,
                                   int64_t age_us) {
-    return learns_well(returns)
+    return hearth_returns_learns_well(returns)
                ? hearth_hazard_rate(rates_of(returns, case_behind(returns, talk, turn)), age_us - turn->lasted_us)
                : recent_rate(age_us);
 }
@@ -336,7 +350,12 @@ void hearth_returns_try(struct hearth_returns *returns, uint32_t talk, double ag
                         double budget_bytes, int64_t now_us) {
     const struct hearth_rival_turn turn = {
         .talk = talk, .again_tokens = again_tokens, .bytes = bytes, .budget_bytes = budget_bytes, .now_us = now_us};
+    const bool learnt = hearth_returns_learns_well(returns);
     (void)hearth_rivals_turn(&returns->rivals, &turn, unused_since, returns);
+    const struct hearth_talk_list *list = &returns->offering[HEARTH_TALK_PAGES];
+    for (size_t i = 0; i < list->n && learnt && !hearth_returns_learns_well(returns); i++) {
+        order(returns, hearth_returns_talk(returns, list->talks[i]));
+    }
 }
 
 void hearth_returns_left(struct hearth_returns *returns, uint32_t index, int64_t now_us) {

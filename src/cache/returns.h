@@ -67,7 +67,8 @@ struct hearth_returns {
     struct hearth_talk_list {
         uint32_t *talks;
         size_t n, cap;
-        struct hearth_heap least;  /* by the worth of their next victim when it was last valued; at first INFINITY */
+        struct hearth_heap least;  /* by the worth of their next victim when it was last valued, at first INFINITY; of
+                                      pages, where LRU decides, by its rank */
     } offering[HEARTH_TALK_HEAPS]; /* talks with victims */
     struct hearth_hazard hazard;
     struct hearth_cuts cuts;
@@ -128,9 +129,12 @@ void hearth_returns_withdraw(struct hearth_returns *returns, uint32_t talk, enum
 
 /* Notes what the talk's next victim is worth now. */
 void hearth_returns_valued(struct hearth_returns *returns, uint32_t talk, enum hearth_talk_heap heap, double worth);
-/* Of the talks with victims, the one whose next victim was worth the least when it was last valued. There is one. */
+/* Of the talks with victims, the one whose next victim was worth the least when it was last valued. Of pages, where LRU
+ * decides: the one whose next victim has the lowest rank. There is one. */
 const struct hearth_talk *hearth_returns_least(const struct hearth_returns *returns, enum hearth_talk_heap heap);
 
+/* Whether learning has proved better than LRU (cache/rival.h). */
+bool hearth_returns_learns_well(const struct hearth_returns *returns);
 /* Expected returns per second of the talk's state if its turn began so long ago. Unless learning has proved better than
  * LRU (cache/rival.h), state that was unused for longest is worth the least. */
 double hearth_returns_rate(struct hearth_returns *returns, uint32_t talk, int64_t age_us);

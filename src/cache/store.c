@@ -152,10 +152,13 @@ static double rank_of(struct hearth_cache *cache, const struct hearth_cache_item
                             : cache->policy->rank(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
 
+/* A talk's items are as old as its last use. Where LRU decides, a page is as old as its own. */
 static double worth_of(const struct hearth_cache *cache, const struct hearth_cache_item *item, int64_t now_us) {
     const struct hearth_policy_item known = known_in_talk(cache, item);
     const struct hearth_talk *talk = hearth_returns_talk(cache->returns, item->talk);
-    int64_t used_us = item->talk == HEARTH_TALK_NONE ? item->used_us : talk->used_us;
+    const bool own =
+        item->talk == HEARTH_TALK_NONE || (!item->is_snapshot && !hearth_returns_learns_well(cache->returns));
+    const int64_t used_us = own ? item->used_us : talk->used_us;
     return cache->policy->worth(&known, &cache->costs,
                                 hearth_returns_rate(cache->returns, item->talk, now_us - used_us));
 }
@@ -604,11 +607,11 @@ static struct hearth_cache_item *value(struct hearth_cache *cache, const struct 
 
 /* Chooses among very many talks: the one with the first victim that was worth the least when it was last valued. Worth
  * changes little with age until a talk is valued again, and a talk that has had a turn is valued before it is chosen.
- */
+ * All are valued when the learnt order begins to decide. */
 static struct hearth_cache_item *choose_of_many(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     const struct hearth_talk_list *list = &cache->returns->offering[pool->victims];
     const int64_t now_us = cache->engine->ops->now_us(cache->engine);
-    for (int i = 0; i < REVALUED; i++) {
+    for (size_t i = 0; i < (pool->valued ? REVALUED : list->n); i++) {
         (void)value(cache, pool, list->talks[pool->choose_from++ % list->n], now_us);
     }
     const struct hearth_talk *least = NULL;
@@ -617,6 +620,7 @@ static struct hearth_cache_item *choose_of_many(struct hearth_cache *cache, stru
         least = hearth_returns_least(cache->returns, pool->victims);
         chosen = value(cache, pool, item_of(hearth_heap_top(&least->victims[pool->victims]))->talk, now_us);
     }
+    pool->valued = true;
     pool->chosen = chosen->talk;
     return chosen;
 }
@@ -626,9 +630,15 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     if (!cache->policy->worth || cache->returns->victims[pool->victims] == 0) {
         return first_victim(cache, HEARTH_TALK_NONE, pool->victims);
     }
+    if (pool->victims == HEARTH_TALK_PAGES && cache->shares.n == 1 && !hearth_returns_learns_well(cache->returns)) {
+        const struct hearth_talk *least = hearth_returns_least(cache->returns, pool->victims);
+        pool->valued = false;
+        return item_of(hearth_heap_top(&least->victims[pool->victims]));
+    }
     struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;
     if (!victim || !may_take(cache, victim)) {
         const bool many = are_many(cache, pool);
+        pool->valued = pool->valued && many;
         victim = many ? choose_of_many(cache, pool) : choose(cache, pool);
         pool->chosen_left = pool->victims != HEARTH_TALK_PAGES ? 1 : many ? MANY_FOR : CHOOSE_FOR;
     }

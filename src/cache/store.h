@@ -15,6 +15,7 @@ struct hearth_cache_pool {
     uint32_t chosen;               /* the talk whose victims go next … */
     uint32_t chosen_left;          /* … and how many of them, before another talk is chosen */
     size_t choose_from;            /* where choosing continues in the list of talks */
+    bool valued;                   /* all of these have been valued since they are chosen from by worth */
     struct hearth_heap leases;     /* leased items; the lease that ends first is at the top */
     size_t used_bytes;
     size_t leased_bytes; /* of used_bytes; at most half of the budget */

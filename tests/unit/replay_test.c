@@ -302,6 +302,29 @@ static void what_cannot_be_learnt_costs_as_lru(void **state) {
     hearth_trace_finish(&trace);
 }
 
+/* Very many conversations with two turns each, the second one behind those of `MANY` others: just within what fits, so
+ * that only what was unused for longest may go. The second turn says the last page of the first one anew, which leaves
+ * a page that was unused for longer than all that is needed. */
+static void of_very_many_the_oldest_goes(void **state) {
+    (void)state;
+    enum { MANY = 400, FIRST = 28, LEFT = 4, SECOND = 40, ROOM = MANY * (FIRST + LEFT + SECOND) * 33 / 32 };
+    struct hearth_trace trace = {0};
+    struct hearth_oracle oracle;
+    struct hearth_replay_params params = small_model(0);
+    for (uint32_t i = 0; i < 4 * MANY; i++) {
+        struct hearth_trace_request *request = hearth_trace_add(&trace, (int64_t)(2 * i) * 1000000, i, 0, FIRST);
+        assert_non_null(request);
+        add_anew(&trace, request, LEFT);
+        assert_true(i < MANY || hearth_trace_add(&trace, (int64_t)(2 * i + 1) * 1000000, i - MANY, 0, SECOND) != NULL);
+    }
+    assert_int_equal(hearth_oracle_make(&trace, &oracle, NULL), HEARTH_OK);
+    params.policy = &hearth_policy_returns;
+    params.ram_bytes = hearth_replay_bytes(&params, UINT64_C(1) * ROOM * HEARTH_TRACE_BLOCK_TOKENS);
+    const struct hearth_replay_result result = replayed(&trace, &oracle, &params);
+    assert_int_equal(result.computed_tokens, oracle.new_tokens);
+    finish_traced(&trace, &oracle);
+}
+
 /* ---- adversaries ---- */
 
 enum adversary { LOOP, UNIQUE, SHARED, SCAN, READER, ADVERSARIES };
@@ -512,6 +535,7 @@ int main(void) {
         cmocka_unit_test(small_snapshots_cost_little),
         cmocka_unit_test(large_snapshots_leave_room_for_pages),
         cmocka_unit_test(what_cannot_be_learnt_costs_as_lru),
+        cmocka_unit_test(of_very_many_the_oldest_goes),
         cmocka_unit_test(adversaries_cost_no_more_than_lru),
         cmocka_unit_test(a_key_keeps_its_share),
         cmocka_unit_test(sessions_share_their_head),
