@@ -250,13 +250,6 @@ bool hearth_content_leave_out(const char *type, struct hearth_buf *unseen) {
            append_sanitized(unseen, type, TYPE_MAX_BYTES);
 }
 
-char *hearth_content_take(struct hearth_buf *text, size_t *len) {
-    if (len != NULL) {
-        *len = text->len;
-    }
-    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
-}
-
 /* ---- warnings ---- */
 
 json_t *hearth_content_warnings(const struct hearth_history *history) {

@@ -163,16 +163,14 @@ static size_t render_tail(const struct hearth_job *job, size_t keep, struct hear
     struct hearth_errmsg msg;
     size_t from = 0;
     struct hearth_message **messages = calloc(request->message_count, sizeof(struct hearth_message *));
-    struct hearth_message *marked = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     snprintf(mark, sizeof mark, "hearth%016" PRIx64 "%016" PRIx64, job->api->mark_seed, ~job->api->mark_seed);
-    if (messages != NULL && marked != NULL && (marked->content = strdup(mark)) != NULL) {
-        marked->content_len = strlen(mark);
+    struct hearth_message *marked = hearth_api_message_of(HEARTH_ROLE_ASSISTANT, mark, strlen(mark), NULL);
+    if (messages != NULL && marked != NULL) {
         memcpy(messages, request->messages, request->message_count * sizeof(struct hearth_message *));
         messages[keep - 1] = marked;
         struct hearth_chat_request other = *request;
         other.messages = messages;
-        if (hearth_message_seal(marked) &&
-            hearth_chat_render(job->api->chat, &other, job->resolved->format, rendered, &msg) == HEARTH_OK) {
+        if (hearth_chat_render(job->api->chat, &other, job->resolved->format, rendered, &msg) == HEARTH_OK) {
             const char *text = (const char *)rendered->text.data;
             const char *found = strstr(text, mark);
             size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;

@@ -73,21 +73,16 @@ static bool has_reply(const struct hearth_job *job) {
 
 /* Makes a message that stands for the client's next one. NULL: out of memory. */
 static struct hearth_message *make_unknown(const struct hearth_message *reply) {
-    const bool calls = reply->call_count > 0;
-    struct hearth_message *message = hearth_message_create(calls ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER);
-    if (message == NULL) {
-        return NULL;
+    const struct hearth_call *call = reply->call_count > 0 ? &reply->calls[0] : NULL;
+    struct hearth_api_draft draft = {0};
+    struct hearth_message *message = NULL;
+    if (hearth_api_draft_begin(&draft, call != NULL ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER) &&
+        hearth_buf_text(&draft.content, "x")) {
+        draft.message->tool_call_id = call != NULL && call->id != NULL ? hearth_memory_strdup(call->id) : NULL;
+        draft.message->name = call != NULL ? hearth_memory_strdup(call->name) : NULL;
+        message = hearth_api_draft_end(&draft, NULL);
     }
-    const char *id = calls ? reply->calls[0].id : NULL, *name = calls ? reply->calls[0].name : NULL;
-    message->content = strdup("x");
-    message->content_len = 1;
-    message->tool_call_id = id != NULL ? strdup(id) : NULL;
-    message->name = name != NULL ? strdup(name) : NULL;
-    if (message->content == NULL || (message->tool_call_id == NULL) != (id == NULL) ||
-        (message->name == NULL) != (name == NULL) || !hearth_message_seal(message)) {
-        hearth_message_unref(message);
-        return NULL;
-    }
+    hearth_api_draft_drop(&draft);
     return message;
 }
 

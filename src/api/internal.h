@@ -491,6 +491,23 @@ bool hearth_history_add_sent(struct hearth_history *history, struct hearth_messa
 /* Appends messages [first, end) of another history. False: out of memory. */
 bool hearth_history_append(struct hearth_history *to, const struct hearth_history *from, size_t first, size_t end);
 
+/* A message that is being put together. What was refused memory may be missing in it: then it does not become one. */
+struct hearth_api_draft {
+    struct hearth_message *message; /* its content and calls are not there yet; NULL: none was begun */
+    struct hearth_buf content, reasoning, unseen;
+};
+
+bool hearth_api_draft_begin(struct hearth_api_draft *draft, enum hearth_role role);
+/* Adds a call, with arguments as text or as an object (NULL: {}); `id` may be NULL. */
+bool hearth_api_draft_call(struct hearth_api_draft *draft, const char *id, const char *name, const json_t *arguments);
+/* The sealed message, of system and developer messages without what `strip` (or NULL) takes out. NULL: out of memory,
+ * now or before. */
+struct hearth_message *hearth_api_draft_end(struct hearth_api_draft *draft, const struct hearth_strip *strip);
+void hearth_api_draft_drop(struct hearth_api_draft *draft);
+/* The same for a message that has only a text. */
+struct hearth_message *hearth_api_message_of(enum hearth_role role, const char *text, size_t len,
+                                             const struct hearth_strip *strip);
+
 /* messages.c: adds the ids of a message's calls to a set, the keys of an object, which is made when `*ids` is NULL: a
  * result is looked up in it, and a request may have as many of them as its body holds. False: out of memory. */
 bool hearth_api_call_ids_add(json_t **ids, const struct hearth_message *message);
@@ -504,15 +521,11 @@ bool hearth_content_is_known(const char *type);
 bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hearth_buf *unseen);
 /* Appends to `unseen`, as a line, that an item of this type was left out. False: out of memory. */
 bool hearth_content_leave_out(const char *type, struct hearth_buf *unseen);
-/* A buffer's text with a NUL, for a message; `len` (or NULL) becomes its length. NULL: out of memory. Caller frees. */
-char *hearth_content_take(struct hearth_buf *text, size_t *len);
 /* What responses say of notes, as strings; NULL: there are none, or out of memory. */
 json_t *hearth_content_warnings(const struct hearth_history *history);
 /* The same as a header of a response that has not begun. */
 void hearth_content_warn(const struct hearth_history *history, struct hearth_http_exchange *exchange);
 
-/* messages.c: takes lines and paragraphs out of the content of a system or developer message, before it is sealed. */
-void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);

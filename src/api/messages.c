@@ -21,6 +21,73 @@ static bool fail_message(struct hearth_api_error *error, const char *code, size_
     return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
 }
 
+/* ---- a message that is being put together ---- */
+
+static char *take(struct hearth_buf *text) {
+    return text->len > 0 && hearth_buf_text(text, "") ? (char *)hearth_buf_take(text) : NULL;
+}
+
+bool hearth_api_draft_begin(struct hearth_api_draft *draft, enum hearth_role role) {
+    draft->message = hearth_message_create(role);
+    return draft->message != NULL;
+}
+
+/* Arguments are JSON text; clients that send the object itself get it printed. */
+static char *arguments_text(const json_t *arguments) {
+    return arguments == NULL           ? hearth_memory_strdup("{}")
+           : json_is_string(arguments) ? hearth_memory_strdup(json_string_value(arguments))
+                                       : hearth_json_dumps(arguments, JSON_COMPACT);
+}
+
+bool hearth_api_draft_call(struct hearth_api_draft *draft, const char *id, const char *name, const json_t *arguments) {
+    struct hearth_message *message = draft->message;
+    struct hearth_call *calls = hearth_memory_realloc(message->calls, (message->call_count + 1) * sizeof *calls);
+    if (calls == NULL) {
+        return false;
+    }
+    message->calls = calls;
+    calls[message->call_count++] = (struct hearth_call){.id = id != NULL ? hearth_memory_strdup(id) : NULL,
+                                                        .name = hearth_memory_strdup(name),
+                                                        .arguments = arguments_text(arguments)};
+    return !hearth_memory_refused();
+}
+
+struct hearth_message *hearth_api_draft_end(struct hearth_api_draft *draft, const struct hearth_strip *strip) {
+    struct hearth_message *message = draft->message;
+    draft->message = NULL;
+    message->content_len = draft->content.len;
+    message->content = take(&draft->content);
+    message->unseen = take(&draft->unseen);
+    if (draft->reasoning.len > 0) {
+        message->reasoning = take(&draft->reasoning);
+    }
+    if (strip != NULL && message->content != NULL && hearth_role_is_system(message->role)) {
+        hearth_strip_text(strip, message->content, &message->content_len);
+    }
+    if (hearth_memory_refused() || !hearth_message_seal(message)) {
+        hearth_message_unref(message);
+        return NULL;
+    }
+    return message;
+}
+
+void hearth_api_draft_drop(struct hearth_api_draft *draft) {
+    hearth_message_unref(draft->message);
+    hearth_buf_finish(&draft->content);
+    hearth_buf_finish(&draft->reasoning);
+    hearth_buf_finish(&draft->unseen);
+    draft->message = NULL;
+}
+
+struct hearth_message *hearth_api_message_of(enum hearth_role role, const char *text, size_t len,
+                                             const struct hearth_strip *strip) {
+    struct hearth_api_draft draft = {0};
+    const bool ok = hearth_api_draft_begin(&draft, role) && hearth_buf_append(&draft.content, text, len);
+    struct hearth_message *message = ok ? hearth_api_draft_end(&draft, strip) : NULL;
+    hearth_api_draft_drop(&draft);
+    return message;
+}
+
 /* ---- content ---- */
 
 /* Types of parts that are text, and the member that holds it. */
@@ -31,37 +98,38 @@ static const char *const part_texts[][2] = {
     {"refusal", "refusal"},
 };
 
-/* What a message's content is read into. */
+/* The message whose content is read. */
 struct content {
-    bool strict;
-    enum hearth_role role;
+    struct hearth_api_draft *draft;
+    bool strict, begun; /* begun: there is a part */
     size_t index;
-    bool begun; /* there is a part */
-    struct hearth_buf text, unseen;
 };
+
+/* Parts are a newline apart, even empty ones. */
+static bool begin_part(struct content *content) {
+    const bool first = !content->begun;
+    content->begun = true;
+    return first || hearth_buf_text(&content->draft->content, "\n");
+}
 
 /* Reads a part that is no text. An unknown type is left out of an assistant's message, which another server may have
  * written, gets a note in a tool's result, and is refused in a user's message. */
 static bool add_other(const json_t *part, const char *type, struct content *content, struct hearth_api_error *error) {
     const bool known = hearth_content_is_known(type);
-    if (content->strict || (!known && content->role != HEARTH_ROLE_ASSISTANT && content->role != HEARTH_ROLE_TOOL)) {
+    const enum hearth_role role = content->draft->message->role;
+    if (content->strict || (!known && role != HEARTH_ROLE_ASSISTANT && role != HEARTH_ROLE_TOOL)) {
         return fail_message(error, "unsupported_value", content->index,
                             "only content parts of type \"text\" are supported");
     }
-    if (!known && content->role == HEARTH_ROLE_ASSISTANT) {
+    if (!known && role == HEARTH_ROLE_ASSISTANT) {
         return true;
     }
-    const bool first = !content->begun;
-    content->begun = true;
-    return (first || hearth_buf_text(&content->text, "\n")) &&
-           hearth_content_note(part, &content->text, &content->unseen);
+    return begin_part(content) && hearth_content_note(part, &content->draft->content, &content->draft->unseen);
 }
 
 static bool add_text(const json_t *text, struct content *content) {
-    const bool first = !content->begun;
-    content->begun = true;
-    return (first || hearth_buf_text(&content->text, "\n")) &&
-           hearth_buf_append(&content->text, json_string_value(text), json_string_length(text));
+    return begin_part(content) &&
+           hearth_buf_append(&content->draft->content, json_string_value(text), json_string_length(text));
 }
 
 static bool add_part(const json_t *part, struct content *content, struct hearth_api_error *error) {
@@ -88,45 +156,22 @@ static bool add_part(const json_t *part, struct content *content, struct hearth_
 }
 
 static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,
-                         struct hearth_message *message, struct hearth_api_error *error) {
+                         struct hearth_api_draft *draft, struct hearth_api_error *error) {
     const json_t *content = hearth_api_json_get(object, "content");
-    struct content read = {.strict = api->params.strict_content, .role = message->role, .index = index};
-    bool ok = true;
+    struct content read = {.draft = draft, .strict = api->params.strict_content, .index = index};
     if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
         return fail_message(error, "invalid_type", index, "content must be a string or an array of text parts");
     }
-    if (json_is_string(content)) {
-        ok = hearth_buf_append(&read.text, json_string_value(content), json_string_length(content));
-    }
+    bool ok = !json_is_string(content) || add_text(content, &read);
     for (size_t i = 0; ok && i < json_array_size(content); i++) { /* 0 when it is no array */
         ok = add_part(json_array_get(content, i), &read, error);
     }
-    message->content_len = read.text.len;
-    if (ok) {
-        message->content = hearth_content_take(&read.text, NULL);
-        message->unseen = read.unseen.len > 0 ? hearth_content_take(&read.unseen, NULL) : NULL;
-        ok = message->content != NULL && (read.unseen.len == 0 || message->unseen != NULL);
-    }
-    hearth_buf_finish(&read.text);
-    hearth_buf_finish(&read.unseen);
     return ok;
-}
-
-void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
-    hearth_strip_text(&api->strip, message->content, &message->content_len);
 }
 
 /* ---- calls ---- */
 
-/* Arguments are JSON text; clients that send the object itself get it printed. */
-static char *arguments_text(const json_t *arguments) {
-    if (json_is_string(arguments)) {
-        return strndup(json_string_value(arguments), json_string_length(arguments));
-    }
-    return hearth_json_dumps(arguments, JSON_COMPACT);
-}
-
-static bool read_call(const json_t *id, const json_t *function, size_t index, struct hearth_call *call,
+static bool read_call(const json_t *id, const json_t *function, size_t index, struct hearth_api_draft *draft,
                       struct hearth_api_error *error) {
     const json_t *name = json_object_get(function, "name");
     const json_t *arguments = hearth_api_json_get(function, "arguments");
@@ -134,13 +179,10 @@ static bool read_call(const json_t *id, const json_t *function, size_t index, st
         (id != NULL && !json_is_string(id))) {
         return fail_message(error, "invalid_type", index, "a tool call needs a function with a name and arguments");
     }
-    call->name = strdup(json_string_value(name));
-    call->arguments = arguments != NULL ? arguments_text(arguments) : strdup("{}");
-    call->id = id != NULL ? strdup(json_string_value(id)) : NULL;
-    return call->name != NULL && call->arguments != NULL && (id == NULL || call->id != NULL);
+    return hearth_api_draft_call(draft, json_string_value(id), json_string_value(name), arguments);
 }
 
-static bool read_calls(const json_t *object, size_t index, struct hearth_message *message,
+static bool read_calls(const json_t *object, size_t index, struct hearth_api_draft *draft,
                        struct hearth_api_error *error) {
     const json_t *calls = hearth_api_json_get(object, "tool_calls");
     const json_t *old = hearth_api_json_get(object, "function_call");
@@ -151,23 +193,18 @@ static bool read_calls(const json_t *object, size_t index, struct hearth_message
     if (count == 0) {
         return true;
     }
-    if (message->role != HEARTH_ROLE_ASSISTANT) {
+    if (draft->message->role != HEARTH_ROLE_ASSISTANT) {
         return fail_message(error, "invalid_value", index, "tool_calls belong in an assistant message");
     }
-    if (!hearth_message_alloc_calls(message, count)) {
-        return false;
-    }
     if (calls == NULL) {
-        return read_call(NULL, old, index, &message->calls[0], error);
+        return read_call(NULL, old, index, draft, error);
     }
-    for (size_t i = 0; i < count; i++) {
+    bool ok = true;
+    for (size_t i = 0; ok && i < count; i++) {
         const json_t *call = json_array_get(calls, i);
-        if (!read_call(hearth_api_json_get(call, "id"), json_object_get(call, "function"), index, &message->calls[i],
-                       error)) {
-            return false;
-        }
+        ok = read_call(hearth_api_json_get(call, "id"), json_object_get(call, "function"), index, draft, error);
     }
-    return true;
+    return ok;
 }
 
 /* ---- messages ---- */
@@ -214,20 +251,16 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
     if (!read_role(object, index, &role, error)) {
         return NULL;
     }
-    struct hearth_message *message = hearth_message_create(role);
-    bool ok = message != NULL && read_content(api, object, index, message, error) &&
-              read_calls(object, index, message, error) &&
-              read_text(object, "name", true, index, &message->name, error) &&
-              read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
-              read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
-              read_text(object, "reasoning", false, index, &message->reasoning, error);
-    if (ok && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
-        hearth_api_message_strip_lines(api, message);
-    }
-    if (!ok || !hearth_message_seal(message)) {
-        hearth_message_unref(message);
-        return NULL;
-    }
+    struct hearth_api_draft draft = {0};
+    struct hearth_message *message = hearth_api_draft_begin(&draft, role) ? draft.message : NULL;
+    const bool ok = message != NULL && read_content(api, object, index, &draft, error) &&
+                    read_calls(object, index, &draft, error) &&
+                    read_text(object, "name", true, index, &message->name, error) &&
+                    read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
+                    read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
+                    read_text(object, "reasoning", false, index, &message->reasoning, error);
+    message = ok ? hearth_api_draft_end(&draft, &api->strip) : NULL;
+    hearth_api_draft_drop(&draft);
     return message;
 }
 
@@ -313,21 +346,17 @@ void hearth_history_finish(struct hearth_history *history) {
 
 /* Joins a begun message and the reply that continues it, as the history will hold them. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message) {
-    struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    struct hearth_buf text = {0};
-    if (whole != NULL && message->call_count == 0 && hearth_buf_append(&text, begun->content, begun->content_len) &&
-        hearth_buf_append(&text, message->content, message->content_len) && hearth_buf_append(&text, "", 1)) {
-        whole->content_len = text.len - 1;
-        whole->content = (char *)hearth_buf_take(&text);
+    struct hearth_api_draft draft = {0};
+    struct hearth_message *whole = NULL;
+    if (message->call_count == 0 && hearth_api_draft_begin(&draft, HEARTH_ROLE_ASSISTANT) &&
+        hearth_buf_append(&draft.content, begun->content, begun->content_len) &&
+        hearth_buf_append(&draft.content, message->content, message->content_len)) {
         const char *reasoning = message->reasoning != NULL ? message->reasoning : begun->reasoning;
-        whole->reasoning = reasoning != NULL ? strdup(reasoning) : NULL;
-        if (hearth_message_seal(whole)) {
-            return whole;
-        }
+        draft.message->reasoning = reasoning != NULL ? hearth_memory_strdup(reasoning) : NULL;
+        whole = hearth_api_draft_end(&draft, NULL);
     }
-    hearth_buf_finish(&text);
-    hearth_message_unref(whole);
-    return NULL;
+    hearth_api_draft_drop(&draft);
+    return whole;
 }
 
 bool hearth_history_append(struct hearth_history *to, const struct hearth_history *from, size_t first, size_t end) {

@@ -43,17 +43,8 @@ bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *
         const json_t *content = json_object_get(entry, "content");
         enum hearth_role role = HEARTH_ROLE_SYSTEM;
         (void)hearth_role_from_text(json_string_value(json_object_get(entry, "role")), &role);
-        struct hearth_message *message = hearth_message_create(role);
-        if (message != NULL) {
-            message->content = strndup(json_string_value(content), json_string_length(content));
-            message->content_len = json_string_length(content);
-        }
-        if (message == NULL || message->content == NULL || !hearth_message_seal(message)) {
-            hearth_memory_note();
-            hearth_message_unref(message);
-            return false;
-        }
-        if (!hearth_history_add(history, message)) {
+        if (!hearth_history_add(
+                history, hearth_api_message_of(role, json_string_value(content), json_string_length(content), NULL))) {
             return false;
         }
     }

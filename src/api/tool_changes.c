@@ -62,32 +62,27 @@ static struct hearth_toolset *find_set(const struct hearth_job *job, size_t coun
 /* Puts the definitions of tools at the end of a message. False: out of memory. */
 static bool describe_in(struct hearth_history *history, size_t at, const json_t *tools) {
     const struct hearth_message *sent = history->messages[at];
-    struct hearth_message *longer = hearth_message_create(sent->role);
-    struct hearth_buf text = {0};
+    struct hearth_api_draft draft = {0};
+    struct hearth_message *longer = NULL;
     size_t i;
     const json_t *tool;
-    bool ok = longer != NULL && hearth_buf_append(&text, sent->content, sent->content_len) &&
-              hearth_api_tools_announce(&text);
+    bool ok = hearth_api_draft_begin(&draft, sent->role) &&
+              hearth_buf_append(&draft.content, sent->content, sent->content_len) &&
+              hearth_api_tools_announce(&draft.content);
     json_array_foreach(tools, i, tool) {
-        ok = ok && hearth_api_tool_describe(tool, &text);
+        ok = ok && hearth_api_tool_describe(tool, &draft.content);
     }
-    ok = ok && hearth_buf_append(&text, "", 1);
     if (ok) {
-        longer->content_len = text.len - 1;
-        longer->content = (char *)hearth_buf_take(&text);
-        longer->name = sent->name != NULL ? strdup(sent->name) : NULL;
-        longer->tool_call_id = sent->tool_call_id != NULL ? strdup(sent->tool_call_id) : NULL;
-        ok = (longer->name != NULL) == (sent->name != NULL) &&
-             (longer->tool_call_id != NULL) == (sent->tool_call_id != NULL) && hearth_message_seal(longer);
+        draft.message->name = sent->name != NULL ? hearth_memory_strdup(sent->name) : NULL;
+        draft.message->tool_call_id = sent->tool_call_id != NULL ? hearth_memory_strdup(sent->tool_call_id) : NULL;
+        longer = hearth_api_draft_end(&draft, NULL);
     }
-    hearth_buf_finish(&text);
-    if (!ok) {
-        hearth_message_unref(longer);
-        return false;
+    hearth_api_draft_drop(&draft);
+    if (longer != NULL) {
+        hearth_message_unref(history->messages[at]);
+        history->messages[at] = longer;
     }
-    hearth_message_unref(history->messages[at]);
-    history->messages[at] = longer;
-    return true;
+    return longer != NULL;
 }
 
 /* The set, with the new tools described in message `at`. NULL: out of memory. */

@@ -24,12 +24,9 @@ struct block_reader {
     struct hearth_anthropic_reading *reading;
     const struct hearth_job *job;
     struct hearth_history *history;
-    /* The message that is being put together; open is NULL between two. */
-    struct hearth_message *open;
-    size_t open_index; /* the message of the body that added to it last */
-    struct hearth_buf text, reasoning, unseen;
+    struct hearth_api_draft open;       /* the message that is being put together; none between two */
+    size_t open_index;                  /* the message of the body that added to it last */
     bool kept_empty;                    /* it is an empty reply, and is kept */
-    json_t *calls;                      /* tool_use blocks */
     const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
     const struct hearth_message *noted; /* the message whose calls are in the set below */
     json_t *call_ids;
@@ -45,25 +42,6 @@ static bool append(struct hearth_buf *text, const char *between, const json_t *s
 
 /* ---- the message that is being put together ---- */
 
-static bool fill_calls(struct block_reader *reader, struct hearth_message *message) {
-    const size_t count = json_array_size(reader->calls);
-    if (count > 0 && !hearth_message_alloc_calls(message, count)) {
-        return false;
-    }
-    for (size_t i = 0; i < count; i++) {
-        const json_t *block = json_array_get(reader->calls, i);
-        const json_t *input = hearth_api_json_get(block, "input");
-        struct hearth_call *call = &message->calls[i];
-        call->id = hearth_anthropic_id_read(json_string_value(json_object_get(block, "id")));
-        call->name = strdup(json_string_value(json_object_get(block, "name")));
-        call->arguments = input != NULL ? hearth_json_dumps(input, JSON_COMPACT) : strdup("{}");
-        if (call->id == NULL || call->name == NULL || call->arguments == NULL) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Moves the breakpoints of a message that says nothing to the message before it. */
 static void move_breakpoints(struct block_reader *reader) {
     struct hearth_generation *generation = &reader->reading->out->generation;
@@ -76,71 +54,41 @@ static void move_breakpoints(struct block_reader *reader) {
     }
 }
 
-static void drop(struct block_reader *reader) {
-    hearth_message_unref(reader->open);
-    reader->open = NULL;
-    hearth_buf_finish(&reader->text);
-    hearth_buf_finish(&reader->reasoning);
-    hearth_buf_finish(&reader->unseen);
-    json_decref(reader->calls);
-    reader->calls = NULL;
-    reader->kept_empty = false;
-}
-
 /* Finishes the open message, if there is one. */
 static bool close_message(struct block_reader *reader) {
-    struct hearth_message *message = reader->open;
+    struct hearth_message *message = reader->open.message;
+    const bool kept = reader->kept_empty;
+    reader->kept_empty = false;
     if (message == NULL) {
         return true;
     }
-    if (message->role != HEARTH_ROLE_TOOL && reader->text.len == 0 && reader->reasoning.len == 0 &&
-        json_array_size(reader->calls) == 0 && !reader->kept_empty) {
+    if (message->role != HEARTH_ROLE_TOOL && reader->open.content.len == 0 && reader->open.reasoning.len == 0 &&
+        message->call_count == 0 && !kept) {
         reader->history->ends_empty |= message->role != HEARTH_ROLE_ASSISTANT;
         move_breakpoints(reader);
-        drop(reader);
+        hearth_api_draft_drop(&reader->open);
         return true;
     }
-    message->content_len = reader->text.len;
-    message->content = hearth_content_take(&reader->text, NULL);
-    bool ok = message->content != NULL && fill_calls(reader, message);
-    if (ok && reader->reasoning.len > 0) {
-        message->reasoning = hearth_content_take(&reader->reasoning, NULL);
-        ok = message->reasoning != NULL;
-    }
-    if (ok && reader->unseen.len > 0) {
-        message->unseen = hearth_content_take(&reader->unseen, NULL);
-        ok = message->unseen != NULL;
-    }
-    if (ok && (message->role == HEARTH_ROLE_SYSTEM)) {
-        hearth_api_message_strip_lines(reader->job->api, message);
-    }
-    if (!ok || !hearth_message_seal(message)) {
-        return false;
-    }
-    if (message->role == HEARTH_ROLE_ASSISTANT) {
+    message = hearth_api_draft_end(&reader->open, &reader->job->api->strip);
+    if (message != NULL && message->role == HEARTH_ROLE_ASSISTANT) {
         reader->asked = message;
     }
-    reader->open = NULL;
-    drop(reader);
     return hearth_history_add(reader->history, message);
 }
 
 /* Continues the open message where it has this role, or begins one. */
 static bool open_message(struct block_reader *reader, enum hearth_role role, size_t index) {
-    if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
-        if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
-            !hearth_buf_append(&reader->text, "\n", 1)) { /* blocks are one newline apart, messages two */
+    const struct hearth_message *open = reader->open.message;
+    if (open != NULL && open->role == role && role != HEARTH_ROLE_TOOL) {
+        if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->open.content.len > 0 &&
+            !hearth_buf_append(&reader->open.content, "\n", 1)) { /* blocks are one newline apart, messages two */
             return false;
         }
         reader->open_index = index;
         return true;
     }
-    if (!close_message(reader)) {
-        return false;
-    }
-    reader->open = hearth_message_create(role);
     reader->open_index = index;
-    return reader->open != NULL;
+    return close_message(reader) && hearth_api_draft_begin(&reader->open, role);
 }
 
 /* ---- texts ---- */
@@ -169,7 +117,7 @@ static bool read_inner_media(struct block_reader *reader, const json_t *block, s
         !hearth_content_is_known(json_string_value(json_object_get(block, "type")))) {
         return fail_type(reader, block, "'text'");
     }
-    return (out->len == 0 || hearth_buf_text(out, "\n")) && hearth_content_note(block, out, &reader->unseen);
+    return (out->len == 0 || hearth_buf_text(out, "\n")) && hearth_content_note(block, out, &reader->open.unseen);
 }
 
 /* Reads a list of blocks within another block, most of them texts; `content` may also be a string. */
@@ -245,9 +193,9 @@ static bool note_asked(struct block_reader *reader) {
 }
 
 static bool add_note(struct block_reader *reader, const json_t *block) {
-    return (reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
-           hearth_content_note(block, &reader->text, &reader->unseen) &&
-           append(&reader->text, "\n", hearth_api_json_get(block, "context"));
+    return (reader->open.content.len == 0 || hearth_buf_text(&reader->open.content, "\n")) &&
+           hearth_content_note(block, &reader->open.content, &reader->open.unseen) &&
+           append(&reader->open.content, "\n", hearth_api_json_get(block, "context"));
 }
 
 /* Adds a part of a tool's result that is not text, as a note, even if its type is unknown: refusing it would end the
@@ -259,7 +207,7 @@ static bool add_brought(struct block_reader *reader, const json_t *block) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
     }
     if (strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
-        return hearth_api_tools_load(&reader->reading->out->chat, json_string_value(name), &reader->text);
+        return hearth_api_tools_load(&reader->reading->out->chat, json_string_value(name), &reader->open.content);
     }
     return add_note(reader, block);
 }
@@ -271,14 +219,14 @@ static bool read_result_content(struct block_reader *reader, const json_t *conte
     const json_t *block;
     bool found;
     if (content == NULL || json_is_string(content)) {
-        return append(&reader->text, "\n", content);
+        return append(&reader->open.content, "\n", content);
     }
     if (!json_is_array(content)) {
         return FAIL("tool_result.content: Input should be a string or a list of blocks");
     }
     json_array_foreach(content, i, block) {
         snprintf(place + len, sizeof reader->reading->place - len, ".tool_result.content.%zu", i);
-        if (!read_common(reader, block, &reader->text, &found) || (!found && !add_brought(reader, block)) ||
+        if (!read_common(reader, block, &reader->open.content, &found) || (!found && !add_brought(reader, block)) ||
             !read_cache_control(reader, block, SIZE_MAX)) {
             return false;
         }
@@ -297,11 +245,11 @@ static bool read_tool_result(struct block_reader *reader, const json_t *block, s
     }
     /* The call that the result answers may be in the session and not in the request. */
     const bool elsewhere = reader->asked == NULL && reader->reading->session;
-    reader->open->tool_call_id = hearth_anthropic_id_read(id);
-    if (reader->open->tool_call_id == NULL || !note_asked(reader)) {
+    char *asked = reader->open.message->tool_call_id = hearth_anthropic_id_read(id);
+    if (asked == NULL || !note_asked(reader)) {
         return false;
     }
-    if (!elsewhere && json_object_get(reader->call_ids, reader->open->tool_call_id) == NULL) {
+    if (!elsewhere && json_object_get(reader->call_ids, asked) == NULL) {
         return FAIL("unexpected `tool_use_id` found in `tool_result` blocks: %.100s. Each `tool_result` block must "
                     "have a corresponding `tool_use` block in the previous message.",
                     id);
@@ -336,9 +284,9 @@ static bool read_said_block(struct block_reader *reader, const json_t *block, en
     if (type != NULL && hearth_anthropic_is_left_out(type)) {
         return leave_out(reader, type);
     }
-    return open_message(reader, role, index) && read_common(reader, block, &reader->text, &found) &&
+    return open_message(reader, role, index) && read_common(reader, block, &reader->open.content, &found) &&
            (found || read_media(reader, block)) &&
-           read_cache_control(reader, block, role == HEARTH_ROLE_USER ? reader->text.len : SIZE_MAX);
+           read_cache_control(reader, block, role == HEARTH_ROLE_USER ? reader->open.content.len : SIZE_MAX);
 }
 
 static bool read_user_block(struct block_reader *reader, const json_t *block, size_t index) {
@@ -360,7 +308,7 @@ static bool read_thinking(struct block_reader *reader, const json_t *block) {
     const size_t len = json_string_length(thinking);
     switch (signature != NULL ? hearth_signature_check(reader->job->api, text, len, signature)
                               : HEARTH_SIGNATURE_FOREIGN) {
-    case HEARTH_SIGNATURE_VALID: return append(&reader->reasoning, "\n", thinking);
+    case HEARTH_SIGNATURE_VALID: return append(&reader->open.reasoning, "\n", thinking);
     case HEARTH_SIGNATURE_WRONG: return FAIL("Invalid `signature` in `thinking` block");
     case HEARTH_SIGNATURE_FOREIGN: break;
     }
@@ -377,10 +325,10 @@ static bool read_tool_use(struct block_reader *reader, const json_t *block) {
     if (input != NULL && !json_is_object(input)) {
         return FAIL("tool_use.input: Input should be an object");
     }
-    if (reader->calls == NULL) {
-        reader->calls = json_array();
-    }
-    return json_array_append(reader->calls, (json_t *)block) == 0 && read_cache_control(reader, block, SIZE_MAX);
+    char *own = hearth_anthropic_id_read(json_string_value(id));
+    const bool ok = own != NULL && hearth_api_draft_call(&reader->open, own, json_string_value(name), input);
+    free(own);
+    return ok && read_cache_control(reader, block, SIZE_MAX);
 }
 
 static bool read_assistant_block(struct block_reader *reader, const json_t *block) {
@@ -389,7 +337,7 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
         return fail_type(reader, block, "");
     }
     if (strcmp(type, "text") == 0) {
-        return read_text_block(reader, block, &reader->text, "") && read_cache_control(reader, block, SIZE_MAX);
+        return read_text_block(reader, block, &reader->open.content, "") && read_cache_control(reader, block, SIZE_MAX);
     }
     if (strcmp(type, "thinking") == 0) {
         return read_thinking(reader, block);
@@ -398,7 +346,7 @@ static bool read_assistant_block(struct block_reader *reader, const json_t *bloc
         return read_tool_use(reader, block);
     }
     if (strcmp(type, "compaction") == 0) {
-        return append(&reader->text, "\n", hearth_api_json_get(block, "content"));
+        return append(&reader->open.content, "\n", hearth_api_json_get(block, "content"));
     }
     if (hearth_content_is_known(type) && !reader->job->api->params.strict_content) {
         return add_note(reader, block);
@@ -416,7 +364,7 @@ static bool read_system_block(struct block_reader *reader, const json_t *block, 
     const bool removal = hearth_api_type_is(block, "tool_removal");
     if (removal || hearth_api_type_is(block, "tool_addition")) {
         return open_message(reader, HEARTH_ROLE_SYSTEM, index) &&
-               hearth_anthropic_read_tool_change(reader->reading, block, removal, &reader->text) &&
+               hearth_anthropic_read_tool_change(reader->reading, block, removal, &reader->open.content) &&
                read_cache_control(reader, block, SIZE_MAX);
     }
     return read_said_block(reader, block, HEARTH_ROLE_SYSTEM, index);
@@ -427,7 +375,7 @@ static bool read_system_block(struct block_reader *reader, const json_t *block, 
 /* Leaves a message out. Its breakpoints belong to the message before it. */
 static bool skip_message(struct block_reader *reader, const json_t *content) {
     const size_t count = reader->history->count;
-    const size_t before = reader->open != NULL ? count : count > 0 ? count - 1 : HEARTH_ANTHROPIC_FRONT;
+    const size_t before = reader->open.message != NULL ? count : count > 0 ? count - 1 : HEARTH_ANTHROPIC_FRONT;
     size_t i;
     const json_t *block;
     json_array_foreach(content, i, block) {
@@ -483,9 +431,10 @@ static bool read_message(struct block_reader *reader, const json_t *message, siz
     }
     bool ok = true;
     if (!hearth_anthropic_is_empty(content)) {
-        ok = json_is_array(content) ? read_blocks(reader, content, role, index)
-                                    : open_message(reader, role, index) &&
-                                          append(&reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
+        ok = json_is_array(content)
+                 ? read_blocks(reader, content, role, index)
+                 : open_message(reader, role, index) &&
+                       append(&reader->open.content, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
     } else if (role == HEARTH_ROLE_ASSISTANT && !last) {
         ok = open_message(reader, role, index);
         reader->kept_empty = true;
@@ -494,7 +443,8 @@ static bool read_message(struct block_reader *reader, const json_t *message, siz
     }
     /* The history ends with the assistant's words only if no message of another role stood behind them, even an empty
      * one. */
-    const bool ended = reader->open == NULL || reader->open->role == HEARTH_ROLE_ASSISTANT;
+    const struct hearth_message *open = reader->open.message;
+    const bool ended = open == NULL || open->role == HEARTH_ROLE_ASSISTANT;
     reader->history->ends_empty = ended && (role != HEARTH_ROLE_ASSISTANT || (last && reader->history->ends_empty));
     return ok;
 }
@@ -506,8 +456,8 @@ static bool append_system(struct block_reader *reader, const json_t *text) {
     bool ok = hearth_buf_append(&lines, json_string_value(text), len) && hearth_buf_append(&lines, "", 1);
     if (ok) {
         hearth_strip_text(&reader->job->api->strip, (char *)lines.data, &len);
-        ok = len == 0 || ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
-                          hearth_buf_append(&reader->text, lines.data, len));
+        ok = len == 0 || ((reader->open.content.len == 0 || hearth_buf_text(&reader->open.content, "\n")) &&
+                          hearth_buf_append(&reader->open.content, lines.data, len));
     }
     hearth_buf_finish(&lines);
     return ok;
@@ -534,7 +484,8 @@ static bool read_system(struct block_reader *reader, const json_t *system) {
         const json_t *text = json_object_get(block, "text");
         if (!(json_is_string(text) ? append_system(reader, text) : FAIL("text.text: Input should be a valid string")) ||
             !hearth_anthropic_read_cache_control(reader->reading, block, HEARTH_ANTHROPIC_FRONT,
-                                                 i + 1 < json_array_size(system) ? reader->text.len : SIZE_MAX)) {
+                                                 i + 1 < json_array_size(system) ? reader->open.content.len
+                                                                                 : SIZE_MAX)) {
             return false;
         }
     }
@@ -582,6 +533,6 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
     }
     ok = ok && close_message(reader) && check_end(reader, before);
     json_decref(reader->call_ids);
-    drop(reader);
+    hearth_api_draft_drop(&reader->open);
     return ok;
 }

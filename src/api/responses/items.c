@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state of one reading. The reply that is being put together has not been appended yet. */
+/* The state of one reading. */
 struct item_reader {
     const struct hearth_job *job;
     struct hearth_history *history;
@@ -24,9 +24,9 @@ struct item_reader {
     const char *param;
     json_t *unanswered; /* results whose calls are not among the items: [index, id]; NULL: they come from the store */
     size_t index;       /* index of the item */
-    struct hearth_message *reply;
-    struct hearth_buf content, reasoning;
-    struct hearth_buf unseen;  /* what notes say about the item that is being read */
+    /* The message that is being put together; between two items only a reply. What notes say of items that were left
+     * out goes to the next one. */
+    struct hearth_api_draft open;
     bool said;                 /* the reply has a text, maybe an empty one */
     struct hearth_digest turn; /* turn of the reply's items; zero: unknown */
     json_t *call_ids;          /* ids of the calls in the first messages of the history */
@@ -42,33 +42,26 @@ static bool fail_item(const struct item_reader *reader, const char *code, const 
 
 /* ---- the row of a reply ---- */
 
-/* Seals a message and appends it unless it is empty; takes the message. */
-static bool append(struct item_reader *reader, struct hearth_message *message) {
-    message->unseen = reader->unseen.len > 0 ? hearth_content_take(&reader->unseen, NULL) : NULL;
-    if (!hearth_message_seal(message)) {
-        hearth_message_unref(message);
-        return false;
-    }
-    return hearth_history_add_sent(reader->history, message);
-}
-
-/* Makes a message of the parts that have been collected. */
+/* Ends the message that is open, if one is. An empty one is left out. */
 static bool flush(struct item_reader *reader) {
-    struct hearth_message *reply = reader->reply;
+    struct hearth_message *message = reader->open.message;
     const bool said = reader->said;
-    reader->reply = NULL;
     reader->said = false;
     reader->turn = (struct hearth_digest){0, 0};
-    if (reply == NULL) {
+    if (message == NULL) {
         return true;
     }
-    reply->content = hearth_content_take(&reader->content, &reply->content_len);
-    reply->reasoning = reader->reasoning.len > 0 ? hearth_content_take(&reader->reasoning, NULL) : NULL;
-    if (!said && reply->call_count == 0 && reply->reasoning == NULL) {
-        hearth_message_unref(reply); /* reasoning that stands alone */
+    if (message->role == HEARTH_ROLE_ASSISTANT && !said && message->call_count == 0 &&
+        reader->open.reasoning.len == 0) { /* reasoning that stands alone */
+        hearth_message_unref(message);
+        reader->open.message = NULL;
         return true;
     }
-    return append(reader, reply);
+    return hearth_history_add_sent(reader->history, hearth_api_draft_end(&reader->open, &reader->job->api->strip));
+}
+
+static bool begin(struct item_reader *reader, enum hearth_role role) {
+    return flush(reader) && hearth_api_draft_begin(&reader->open, role);
 }
 
 /* Makes sure that there is a reply for the item. `follows`: its kind may follow what the reply has. */
@@ -78,16 +71,13 @@ static bool need_reply(struct item_reader *reader, const json_t *item, bool foll
     int at;
     const bool known = id != NULL && hearth_api_id_parse(id, &turn, &at) && !hearth_digest_is_zero(turn);
     const bool other = known && !hearth_digest_is_zero(reader->turn) && !hearth_digest_equal(turn, reader->turn);
-    if (reader->reply != NULL && (!follows || other) && !flush(reader)) {
+    if ((reader->open.message == NULL || !follows || other) && !begin(reader, HEARTH_ROLE_ASSISTANT)) {
         return false;
-    }
-    if (reader->reply == NULL) {
-        reader->reply = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     }
     if (known) {
         reader->turn = turn;
     }
-    return reader->reply != NULL;
+    return true;
 }
 
 /* ---- text ---- */
@@ -127,9 +117,9 @@ static bool add_part(struct item_reader *reader, const json_t *part, const char 
     }
     if (result || (known && !reader->job->api->params.strict_content)) {
         *first = false;
-        return hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen);
+        return hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->open.unseen);
     }
-    if (!known && reader->reply != NULL &&
+    if (!known && reader->open.message->role == HEARTH_ROLE_ASSISTANT &&
         !reader->job->api->params.strict_content) { /* from a reply of another server */
         return true;
     }
@@ -171,19 +161,13 @@ static bool copy_text(const struct item_reader *reader, const json_t *item, cons
 
 /* ---- items ---- */
 
-/* Appends a message that is not an assistant's; `text` is its content. An empty one is left out. */
-static bool append_text(struct item_reader *reader, enum hearth_role role, const json_t *item,
-                        struct hearth_buf *text) {
-    struct hearth_message *message = hearth_message_create(role);
-    if (message == NULL || (message->content = hearth_content_take(text, &message->content_len)) == NULL ||
-        !copy_text(reader, item, "name", &message->name)) {
-        hearth_message_unref(message);
-        return false;
-    }
-    if (hearth_role_is_system(role)) {
-        hearth_api_message_strip_lines(reader->job->api, message);
-    }
-    return append(reader, message);
+/* Ends a message that is not an assistant's. */
+static bool end(struct item_reader *reader, const json_t *item) {
+    return copy_text(reader, item, "name", &reader->open.message->name) && flush(reader);
+}
+
+static bool has_no_calls(const struct item_reader *reader) {
+    return reader->open.message != NULL && reader->open.message->call_count == 0;
 }
 
 static bool read_message(struct item_reader *reader, const json_t *item) {
@@ -196,26 +180,22 @@ static bool read_message(struct item_reader *reader, const json_t *item) {
         return fail_item(reader, "invalid_value", ".role", "the role must be user, assistant, system or developer");
     }
     if (role == HEARTH_ROLE_ASSISTANT) {
-        const bool follows = !reader->said && reader->reply != NULL && reader->reply->call_count == 0;
-        if (!need_reply(reader, item, follows) || !add_text(reader, content, ".content", &reader->content)) {
+        if (!need_reply(reader, item, !reader->said && has_no_calls(reader)) ||
+            !add_text(reader, content, ".content", &reader->open.content)) {
             return false;
         }
         reader->said = true;
-        return reader->reply->name != NULL || copy_text(reader, item, "name", &reader->reply->name);
+        char **own = &reader->open.message->name;
+        return *own != NULL || copy_text(reader, item, "name", own);
     }
-    struct hearth_buf text = {0};
-    const bool ok =
-        flush(reader) && add_text(reader, content, ".content", &text) && append_text(reader, role, item, &text);
-    hearth_buf_finish(&text);
-    return ok;
+    return begin(reader, role) && add_text(reader, content, ".content", &reader->open.content) && end(reader, item);
 }
 
 static bool read_reasoning(struct item_reader *reader, const json_t *item) {
     const json_t *content = hearth_api_json_get(item, "content"), *summary = hearth_api_json_get(item, "summary");
     const json_t *sealed = hearth_api_json_get(item, "encrypted_content");
-    const bool follows = reader->reply != NULL && !reader->said && reader->reply->call_count == 0;
     struct hearth_buf text = {0};
-    if (!need_reply(reader, item, follows)) {
+    if (!need_reply(reader, item, !reader->said && has_no_calls(reader))) {
         return false;
     }
     bool ok = true;
@@ -234,8 +214,8 @@ static bool read_reasoning(struct item_reader *reader, const json_t *item) {
     }
     free(opened);
     if (ok && text.len > 0) {
-        ok = (reader->reasoning.len == 0 || hearth_buf_append(&reader->reasoning, "\n", 1)) &&
-             hearth_buf_append(&reader->reasoning, text.data, text.len);
+        ok = (reader->open.reasoning.len == 0 || hearth_buf_append(&reader->open.reasoning, "\n", 1)) &&
+             hearth_buf_append(&reader->open.reasoning, text.data, text.len);
     }
     hearth_buf_finish(&text);
     return ok;
@@ -245,7 +225,7 @@ static bool read_reasoning(struct item_reader *reader, const json_t *item) {
  * it. */
 static bool read_call(struct item_reader *reader, const json_t *item, bool custom) {
     const json_t *name = hearth_api_json_get(item, "name"), *call_id = hearth_api_json_get(item, "call_id");
-    const json_t *arguments = hearth_api_json_get(item, custom ? "input" : "arguments");
+    json_t *arguments = hearth_api_json_get(item, custom ? "input" : "arguments");
     const char *space = json_string_value(hearth_api_json_get(item, "namespace"));
     if (!json_is_string(name)) {
         return fail_item(reader, hearth_fields_code(name), ".name", "a call needs the name of its function");
@@ -259,27 +239,13 @@ static bool read_call(struct item_reader *reader, const json_t *item, bool custo
     if (!need_reply(reader, item, true)) {
         return false;
     }
-    struct hearth_message *reply = reader->reply;
-    struct hearth_call *calls = hearth_memory_realloc(reply->calls, (reply->call_count + 1) * sizeof *calls);
-    if (calls == NULL) {
-        return false;
-    }
-    reply->calls = calls;
-    struct hearth_call *call = &calls[reply->call_count++];
-    *call = (struct hearth_call){
-        .id = *json_string_value(call_id) != '\0' ? hearth_memory_strdup(json_string_value(call_id)) : NULL,
-        .name = hearth_response_tool_name(space != NULL ? space : "", json_string_value(name)),
-    };
-    if (custom) {
-        json_t *wrapped = json_pack("{s:O?}", "input", (json_t *)(uintptr_t)arguments);
-        call->arguments = hearth_json_dumps(wrapped, JSON_COMPACT);
-        json_decref(wrapped);
-    } else if (json_is_object(arguments)) {
-        call->arguments = hearth_json_dumps(arguments, JSON_COMPACT);
-    } else {
-        call->arguments = hearth_memory_strdup(arguments != NULL ? json_string_value(arguments) : "{}");
-    }
-    return call->name != NULL && call->arguments != NULL;
+    const char *id = json_string_value(call_id);
+    char *known = hearth_response_tool_name(space != NULL ? space : "", json_string_value(name));
+    json_t *wrapped = custom ? json_pack("{s:O?}", "input", arguments) : json_incref(arguments);
+    const bool ok = known != NULL && hearth_api_draft_call(&reader->open, *id != '\0' ? id : NULL, known, wrapped);
+    free(known);
+    json_decref(wrapped);
+    return ok;
 }
 
 /* Whether a call of this id stands in front of the item. */
@@ -304,7 +270,6 @@ static bool leave_out(struct item_reader *reader, const json_t *item) {
 
 static bool read_result(struct item_reader *reader, const json_t *item) {
     const json_t *call_id = hearth_api_json_get(item, "call_id"), *output = hearth_api_json_get(item, "output");
-    struct hearth_buf text = {0};
     const char *id = json_string_value(call_id);
     if (!flush(reader)) {
         return false;
@@ -319,24 +284,18 @@ static bool read_result(struct item_reader *reader, const json_t *item) {
     if (reader->unanswered != NULL && !is_called(reader, id)) {
         json_array_append_new(reader->unanswered, json_pack("[I, O]", (json_int_t)reader->index, call_id));
     }
-    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_TOOL);
-    const bool ok = message != NULL && add_text(reader, output, ".output", &text) &&
-                    copy_text(reader, item, "name", &message->name) &&
-                    (message->content = hearth_content_take(&text, &message->content_len)) != NULL;
-    hearth_buf_finish(&text);
-    if (!ok) {
-        hearth_message_unref(message);
+    if (!begin(reader, HEARTH_ROLE_TOOL) || !add_text(reader, output, ".output", &reader->open.content)) {
         return false;
     }
-    message->tool_call_id = *id != '\0' ? hearth_memory_strdup(id) : NULL;
-    return append(reader, message);
+    reader->open.message->tool_call_id = *id != '\0' ? hearth_memory_strdup(id) : NULL;
+    return end(reader, item);
 }
 
 /* A summary comes back as a message of the user. Where it cannot be opened (another server made it, or the secret was
  * lost since), the model is told that there was one, so that the conversation can go on. */
 static bool read_compaction(struct item_reader *reader, const json_t *item) {
     const json_t *sealed = hearth_api_json_get(item, "encrypted_content");
-    struct hearth_buf text = {0};
+    struct hearth_api_draft *open = &reader->open;
     if (!json_is_string(sealed)) {
         return fail_item(reader, hearth_fields_code(sealed), ".encrypted_content", "a compaction item needs a string");
     }
@@ -346,11 +305,10 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
                          "this compaction was not made by this server, or has been changed");
     }
     const bool ok =
-        flush(reader) && hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) &&
-        hearth_buf_text(&text, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
-        (summary != NULL || hearth_buf_text(&reader->unseen, "a summary that another server has encrypted")) &&
-        append_text(reader, HEARTH_ROLE_USER, item, &text);
-    hearth_buf_finish(&text);
+        begin(reader, HEARTH_ROLE_USER) && hearth_buf_text(&open->content, HEARTH_SUMMARY_HEAD) &&
+        hearth_buf_text(&open->content, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
+        (summary != NULL || hearth_buf_text(&open->unseen, "a summary that another server has encrypted")) &&
+        end(reader, item);
     free(summary);
     return ok;
 }
@@ -358,11 +316,9 @@ static bool read_compaction(struct item_reader *reader, const json_t *item) {
 /* Reads a message from one agent of a client to another, as a message of the user. Its text is an argument of the call
  * that sent it: encrypted by OpenAI, plain here, as the model wrote it. */
 static bool read_agent_message(struct item_reader *reader, const json_t *item) {
-    struct hearth_buf text = {0};
-    const bool ok = flush(reader) && add_text(reader, hearth_api_json_get(item, "content"), ".content", &text) &&
-                    append_text(reader, HEARTH_ROLE_USER, item, &text);
-    hearth_buf_finish(&text);
-    return ok;
+    return begin(reader, HEARTH_ROLE_USER) &&
+           add_text(reader, hearth_api_json_get(item, "content"), ".content", &reader->open.content) &&
+           end(reader, item);
 }
 
 static bool read_function_call(struct item_reader *reader, const json_t *item) {
@@ -381,22 +337,22 @@ static bool leave_out_unknown(struct item_reader *reader, const json_t *item, co
         return fail_item(reader, "unsupported_value", ".type", what);
     }
     const bool stored = reader->unanswered == NULL; /* stored items: their request was warned */
-    return (stored || hearth_content_leave_out(type, &reader->unseen)) && leave_out(reader, item);
+    return (stored || hearth_content_leave_out(type, &reader->open.unseen)) && leave_out(reader, item);
 }
 
 /* Adds warnings about items behind the last message to that message. */
 static bool warn_at_the_end(struct item_reader *reader) {
     const struct hearth_history *history = reader->history;
     struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
-    if (reader->unseen.len == 0 || last == NULL) {
+    struct hearth_buf *unseen = &reader->open.unseen;
+    if (unseen->len == 0 || last == NULL) {
         return true;
     }
-    if (last->unseen != NULL) {
-        (void)hearth_buf_printf(&reader->unseen, "\n%s", last->unseen);
-    }
+    const char *before = last->unseen;
+    const bool ok = hearth_buf_printf(unseen, "%s%s", before != NULL ? "\n" : "", before != NULL ? before : "");
     free(last->unseen);
-    last->unseen = hearth_content_take(&reader->unseen, NULL);
-    return last->unseen != NULL;
+    last->unseen = (char *)hearth_buf_take(unseen);
+    return ok;
 }
 
 static const struct {
@@ -472,12 +428,9 @@ bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, co
         ok = read_item(&reader, json_array_get(items, reader.index));
     }
     ok = ok && flush(&reader) && warn_at_the_end(&reader);
-    hearth_message_unref(reader.reply);
+    hearth_api_draft_drop(&reader.open);
     json_decref(reader.call_ids);
     json_decref(reader.left_out);
-    hearth_buf_finish(&reader.content);
-    hearth_buf_finish(&reader.reasoning);
-    hearth_buf_finish(&reader.unseen);
     return ok;
 }
 

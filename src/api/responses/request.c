@@ -256,14 +256,9 @@ static bool read_instructions(const struct hearth_api *api, const json_t *body, 
     if (json_string_length(instructions) == 0) {
         return true;
     }
-    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
-    asked->instructions = message;
-    if (message == NULL || (message->content = hearth_memory_strdup(json_string_value(instructions))) == NULL) {
-        return false;
-    }
-    message->content_len = strlen(message->content);
-    hearth_api_message_strip_lines(api, message);
-    return hearth_message_seal(message);
+    const char *text = json_string_value(instructions);
+    asked->instructions = hearth_api_message_of(HEARTH_ROLE_SYSTEM, text, strlen(text), &api->strip);
+    return asked->instructions != NULL;
 }
 
 /* Reads what the request continues: a response, or a conversation. */
