@@ -105,9 +105,8 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
     return ok && hearth_buf_text(out, "data: [DONE]\n\n");
 }
 
-bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
-    (void)job;
-    return hearth_sse(out, NULL, hearth_api_error_json(error));
+bool hearth_choices_fail(struct hearth_job *job, struct hearth_buf *out) {
+    return hearth_sse(out, NULL, hearth_api_error_json(&job->error));
 }
 
 json_t *hearth_choices_whole(struct hearth_job *job) {

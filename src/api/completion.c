@@ -94,9 +94,8 @@ static bool native_end(struct hearth_choice *choice, struct hearth_buf *out) {
     return hearth_sse(out, NULL, final_json(choice, json_string("")));
 }
 
-static bool native_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
-    (void)job;
-    return hearth_sse(out, NULL, hearth_api_error_json_native(error));
+static bool native_fail(struct hearth_job *job, struct hearth_buf *out) {
+    return hearth_sse(out, NULL, hearth_api_error_json_native(&job->error));
 }
 
 static const struct hearth_dialect native_dialect = {

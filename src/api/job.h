@@ -50,7 +50,7 @@ struct hearth_dialect {
     bool (*delta)(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out);
     bool (*end)(struct hearth_choice *choice, struct hearth_buf *out); /* it is complete */
     bool (*finish)(struct hearth_job *job, struct hearth_buf *out);    /* all are, and what is to be stored is stored */
-    bool (*fail)(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+    bool (*fail)(struct hearth_job *job, struct hearth_buf *out);      /* as job->error says */
     /* Tells in the stream, behind `begin`, that the prompt is too long, and ends it: for clients that recognise a full
      * context by an event only. There are no choices then. NULL: a status tells it. */
     bool (*overflow)(struct hearth_job *job, struct hearth_buf *out);
@@ -130,9 +130,9 @@ struct hearth_job {
     bool turn_written;    /* its turn is in the store */
 
     /* Used by the loop. */
-    /* Called when all choices have ended: a worker stores the turn, if there is one, then the response is finished.
-     * `failure`: the job failed instead. */
-    void (*complete)(struct hearth_job *job, const struct hearth_api_error *failure);
+    /* Called when all choices have ended, or the job has failed: a worker stores the turn, if there is one, then the
+     * response is finished. */
+    void (*complete)(struct hearth_job *job);
     struct hearth_choice *choices;
     size_t choice_count, open_choices;
     bool reserved;   /* it has an admission slot of the service that its first choice has not taken over yet */
@@ -174,9 +174,9 @@ void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_htt
  * return_progress and the headers. */
 bool hearth_urgency_read(struct hearth_job *job, const json_t *body);
 /* The time left until the request's or the server's deadline; 0: there is none. False: it has passed. */
-bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth_api_error *error);
-/* Fills the error of a deadline that has passed. Returns false. */
-bool hearth_urgency_fail_late(const struct hearth_job *job, struct hearth_api_error *error);
+bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us);
+/* Fills job->error for a deadline that has passed. Returns false. */
+bool hearth_urgency_fail_late(struct hearth_job *job);
 
 /* ---- ids.c ---- */
 
@@ -219,8 +219,8 @@ bool hearth_api_reply_refuse(struct hearth_job *job);
 void hearth_api_reply_end(struct hearth_job *job);
 /* Cancels every choice that is still running. */
 void hearth_api_reply_cancel(struct hearth_job *job);
-/* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */
-void hearth_api_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
+/* Ends the response with job->error: a status while nothing has been sent, an event of the stream afterwards. */
+void hearth_api_reply_fail(struct hearth_job *job);
 /* Once a second: sends a sign of life to a client that waits. */
 void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us);
 /* Appends "event: NAME\ndata: VALUE\n\n" (without a name, no first line); takes `value`. False: it was NULL, or out of
@@ -247,7 +247,7 @@ bool hearth_choices_begin_choice(struct hearth_choice *choice, struct hearth_buf
 bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out);
 bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out);
 bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out);
-bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+bool hearth_choices_fail(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
 json_t *hearth_choices_whole(struct hearth_job *job);
 /* Appends an event with llama-server's report on a prompt that is being computed; takes `chunk`. False: it was NULL, or

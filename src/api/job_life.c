@@ -34,7 +34,7 @@
 #define SHORT_ESTIMATE ((size_t)4 << 20)
 
 static void job_prepared(struct hearth_http_work *work);
-static void complete(struct hearth_job *job, const struct hearth_api_error *failure);
+static void complete(struct hearth_job *job);
 static void job_events(struct hearth_http_work *work);
 
 static void job_destroy(struct hearth_job *job) {
@@ -186,7 +186,7 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
  * before a worker comes to it. */
 static bool read_urgency(struct hearth_job *job, const json_t *body) {
     int64_t left_us;
-    return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us, &job->error);
+    return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us);
 }
 
 /* Whether the client still waits for what is being prepared. After the drain no reply is computed; a request that only
@@ -260,11 +260,11 @@ static int32_t most_tokens(const struct hearth_job *job, const struct hearth_cho
     return most < asked ? most : asked;
 }
 
-static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, struct hearth_api_error *error) {
+static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice) {
     const struct hearth_generation *generation = &job->parsed->generation;
     uint32_t nth = choice->index % (uint32_t)generation->n;
     int64_t left_us;
-    if (!hearth_urgency_left(job, &left_us, error)) {
+    if (!hearth_urgency_left(job, &left_us)) {
         return false;
     }
     struct hearth_request request = {
@@ -303,20 +303,20 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     struct hearth_errmsg msg = {{0}};
     int64_t id = hearth_service_submit(job->api->service, &request, &msg);
     if (id <= 0) {
-        return hearth_api_fail_submit(job->api, error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
+        return hearth_api_fail_submit(job->api, &job->error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
     }
     choice->service_id = id;
     job->reserved = false; /* the service has taken the slot */
     return true;
 }
 
-static bool make_choices(struct hearth_job *job, struct hearth_api_error *error) {
+static bool make_choices(struct hearth_job *job) {
     const struct hearth_generation *generation = &job->parsed->generation;
     size_t count = job->rendered->prompt_count * (size_t)generation->n;
     HEARTH_ASSERT(count > 0);
     job->choices = calloc(count, sizeof *job->choices);
     if (job->choices == NULL) {
-        return hearth_api_fail_nomem(error);
+        return hearth_api_fail_nomem(&job->error);
     }
     job->choice_count = count;
     for (size_t i = 0; i < count; i++) {
@@ -333,7 +333,6 @@ static bool make_choices(struct hearth_job *job, struct hearth_api_error *error)
 
 static void submit(struct hearth_job *job) {
     struct hearth_api *api = job->api;
-    struct hearth_api_error error;
     job->work.run = job_events;
     job->open = true;
     job->submitted = true;
@@ -344,22 +343,21 @@ static void submit(struct hearth_job *job) {
         job->next->prev = job;
     }
     api->running = job;
-    if (!make_choices(job, &error)) {
-        hearth_api_reply_fail(job, &error);
-        return;
-    }
-    for (size_t i = 0; i < job->choice_count; i++) {
+    bool ok = make_choices(job);
+    for (size_t i = 0; ok && i < job->choice_count; i++) {
         job->choices[i].ended = false;
         job->open_choices++;
-        if (!submit_choice(job, &job->choices[i], &error)) {
+        ok = submit_choice(job, &job->choices[i]);
+        if (!ok) {
             job->choices[i].ended = true;
             job->open_choices--;
-            hearth_api_reply_fail(job, &error);
-            return;
         }
     }
-    const bool keeps = job->resolved->stored != NULL || hearth_idle_is_wanted(job);
-    if (!keeps) {
+    if (!ok) {
+        hearth_api_reply_fail(job);
+        return;
+    }
+    if (job->resolved->stored == NULL && !hearth_idle_is_wanted(job)) {
         hearth_api_phases_drop_tokens(job);
     }
     hearth_api_reply_submitted(job);
@@ -471,12 +469,8 @@ static void store_turn(struct hearth_job *job) {
     hearth_http_post(job->api->http, &job->end.work);
 }
 
-static void complete(struct hearth_job *job, const struct hearth_api_error *failure) {
+static void complete(struct hearth_job *job) {
     HEARTH_ASSERT(job->open && !job->completing);
-    if (failure != NULL) {
-        job->failed = true;
-        job->error = *failure;
-    }
     if (!hearth_api_stored_is_due(job)) {
         hearth_api_reply_end(job);
         return;

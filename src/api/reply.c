@@ -30,12 +30,6 @@ bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {
     return hearth_api_json_write(value, out) && hearth_buf_text(out, "\n\n");
 }
 
-static void fail_nomem(struct hearth_job *job) {
-    struct hearth_api_error error;
-    hearth_api_fail_nomem(&error);
-    hearth_api_reply_fail(job, &error);
-}
-
 #define BEHIND_US 10000 /* a client that takes what was written within this time is not behind */
 
 /* Counts the time in which the client has not taken what was written, however often more is written meanwhile. */
@@ -62,7 +56,8 @@ static bool emit(struct hearth_job *job, struct hearth_buf *out, bool ok) {
     }
     hearth_buf_finish(out);
     if (!ok && job->open) {
-        fail_nomem(job);
+        hearth_api_fail_nomem(&job->error);
+        hearth_api_reply_fail(job);
     }
     return ok;
 }
@@ -249,13 +244,12 @@ static bool take_progress(struct reply_sink *sink, const struct hearth_event *ev
 }
 
 static void fail_event(struct hearth_job *job, const struct hearth_event *event) {
-    struct hearth_api_error error;
     if (event->err == HEARTH_ERR_DEADLINE) {
-        hearth_urgency_fail_late(job, &error);
+        hearth_urgency_fail_late(job);
     } else {
-        hearth_api_fail_submit(job->api, &error, event->err, &event->message);
+        hearth_api_fail_submit(job->api, &job->error, event->err, &event->message);
     }
-    hearth_api_reply_fail(job, &error);
+    hearth_api_reply_fail(job);
 }
 
 /* Prints one event of a choice. False: out of memory, and the response has ended with that. */
@@ -308,7 +302,7 @@ void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice
     }
     const bool ended = failed || event->type == HEARTH_EVENT_DONE;
     if ((failed || print_event(job, choice, event)) && ended && job->open_choices == 0 && end_empty(job)) {
-        job->complete(job, NULL);
+        job->complete(job);
     }
 }
 
@@ -337,7 +331,7 @@ static void end_with_error(struct hearth_job *job) {
         hearth_api_write_error(exchange, &job->error);
         return;
     }
-    const bool told = job->dialect->fail != NULL && job->dialect->fail(job, &job->error, &out);
+    const bool told = job->dialect->fail != NULL && job->dialect->fail(job, &out);
     if (told) {
         hearth_http_write(exchange, out.data, out.len);
     }
@@ -368,9 +362,10 @@ void hearth_api_reply_cancel(struct hearth_job *job) {
     }
 }
 
-void hearth_api_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
+void hearth_api_reply_fail(struct hearth_job *job) {
     hearth_api_reply_cancel(job);
-    job->complete(job, error);
+    job->failed = true;
+    job->complete(job);
 }
 
 void hearth_api_reply_end(struct hearth_job *job) {

@@ -153,7 +153,7 @@ bool hearth_urgency_read(struct hearth_job *job, const json_t *body) {
            hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], job, &job->error);
 }
 
-bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth_api_error *error) {
+bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us) {
     const int64_t most = atomic_load(&job->api->request_timeout_us);
     const bool bounded = most > 0 && job->parsed->generation.max_tokens != 0; /* a prefetch has time */
     int64_t whole = job->deadline_us;
@@ -166,13 +166,13 @@ bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth
     }
     job->deadline_us = whole;
     *left_us = whole - (hearth_clock_us() - job->arrived_us);
-    return *left_us > 0 || hearth_urgency_fail_late(job, error);
+    return *left_us > 0 || hearth_urgency_fail_late(job);
 }
 
-bool hearth_urgency_fail_late(const struct hearth_job *job, struct hearth_api_error *error) {
-    hearth_api_fail_err(error, HEARTH_ERR_DEADLINE, NULL);
+bool hearth_urgency_fail_late(struct hearth_job *job) {
+    hearth_api_fail_err(&job->error, HEARTH_ERR_DEADLINE, NULL);
     if (job->deadline_us > 0) {
-        snprintf(error->message.text, sizeof error->message.text,
+        snprintf(job->error.message.text, sizeof job->error.message.text,
                  "the request's deadline of %.0f ms passed before there was anything of a reply",
                  (double)job->deadline_us / 1000.0);
     }

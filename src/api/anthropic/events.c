@@ -334,9 +334,9 @@ static bool finish(struct hearth_job *job, struct hearth_buf *out) {
            hearth_sse(out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }
 
-static bool fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
+static bool fail(struct hearth_job *job, struct hearth_buf *out) {
     const struct hearth_anthropic_state *state = job->dialect_state;
-    return hearth_sse(out, "error", hearth_api_error_json_anthropic(error, state->request_id));
+    return hearth_sse(out, "error", hearth_api_error_json_anthropic(&job->error, state->request_id));
 }
 
 /* What is stored with a turn for printing it again. */

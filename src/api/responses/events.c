@@ -339,8 +339,7 @@ bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *ou
                          status, true);
 }
 
-bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
-    (void)error; /* the job's */
+bool hearth_response_events_fail(struct hearth_job *job, struct hearth_buf *out) {
     hearth_conversation_unlock(job->resolved->lock);
     return send_response(job, out, job->cancelled ? "response.cancelled" : "response.failed",
                          job->cancelled ? HEARTH_TURN_CANCELLED : HEARTH_TURN_FAILED, true);
@@ -348,7 +347,7 @@ bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api
 
 bool hearth_response_events_overflow(struct hearth_job *job, struct hearth_buf *out) {
     if (!hearth_overflow_compacts(job)) {
-        return hearth_response_events_fail(job, &job->error, out);
+        return hearth_response_events_fail(job, out);
     }
     hearth_conversation_unlock(job->resolved->lock);
     return send(job, out, "response.completed", json_pack("{s:o}", "response", hearth_overflow_json(job)));

@@ -148,7 +148,7 @@ bool hearth_response_events_delta(struct hearth_choice *choice, const struct hea
                                   struct hearth_buf *out);
 bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf *out);
 bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *out);
-bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+bool hearth_response_events_fail(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_response_events_overflow(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_response_events_ping(struct hearth_job *job, struct hearth_buf *out);
 void hearth_response_item_destroy(struct hearth_response_item *item);
