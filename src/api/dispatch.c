@@ -281,16 +281,13 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
 
 static void answer_now(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
                        const struct hearth_caller *caller) {
-    struct hearth_api_error error = {0};
-    if (route->now != NULL) {
-        route->now(api, exchange, caller);
-        return;
-    }
-    json_t *value = route->get(api, exchange, caller, &error);
-    if (value == NULL && error.status != 0) {
-        hearth_api_respond_error(exchange, &error);
-    } else {
+    struct hearth_api_error error;
+    (void)hearth_api_fail_nomem(&error);
+    json_t *value = route->get != NULL ? route->get(api, exchange, caller, &error) : NULL;
+    if (value != NULL) {
         hearth_api_json_respond(exchange, 200, value);
+    } else if (route->get != NULL || !route->now(api, exchange, caller, &error)) {
+        hearth_api_respond_error(exchange, &error);
     }
 }
 
@@ -312,10 +309,10 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
     const struct hearth_route *route = admit(api, exchange, &caller, true);
-    if (route != NULL && route->now != NULL) {
-        route->now(api, exchange, &caller);
-    }
-    if (route != NULL && is_for_worker(route)) {
+    if (route != NULL && !is_for_worker(route)) {
+        answer_now(api, route, exchange, &caller);
+    } else if (route != NULL) {
+        (void)(route->now != NULL && route->now(api, exchange, &caller, NULL));
         hearth_job_start(api, route, exchange, &caller);
     }
 }

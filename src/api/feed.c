@@ -135,20 +135,18 @@ static void end(struct hearth_feed_stream *stream) {
     forget(stream);
 }
 
-void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                     const struct hearth_caller *caller) {
-    struct hearth_api_error error;
+bool hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchange, const struct hearth_caller *caller,
+                     struct hearth_api_error *error) {
     struct hearth_buf text = {0};
+    if (api->events.count >= STREAMS_MAX || atomic_load(&api->stopping)) {
+        return hearth_api_fail(error, 503, "busy", NULL, "there are %d streams of events already, or the server ends",
+                               STREAMS_MAX);
+    }
     struct hearth_feed_stream *stream = calloc(1, sizeof *stream);
-    const bool room = stream != NULL && api->events.count < STREAMS_MAX && !atomic_load(&api->stopping);
-    if (!room || !print_state(api, caller, true, 0, &text)) {
-        (void)(room ? hearth_api_fail_nomem(&error)
-                    : hearth_api_fail(&error, 503, "busy", NULL,
-                                      "there are %d streams of events already, or the server ends", STREAMS_MAX));
-        hearth_api_respond_error(exchange, &error);
+    if (stream == NULL || !print_state(api, caller, true, 0, &text)) {
         hearth_buf_finish(&text);
         free(stream);
-        return;
+        return false;
     }
     *stream =
         (struct hearth_feed_stream){.api = api, .exchange = exchange, .caller = *caller, .sent_us = hearth_clock_us()};
@@ -159,12 +157,13 @@ void hearth_feed_get(struct hearth_api *api, struct hearth_http_exchange *exchan
     if (hearth_http_is_head(exchange)) {
         hearth_http_end(exchange);
         free(stream);
-        return;
+        return true;
     }
     stream->next = api->events.streams;
     api->events.streams = stream;
     api->events.count++;
     hearth_http_on_gone(exchange, on_gone, stream);
+    return true;
 }
 
 /* Writes a text unless the stream has sent it already. */

@@ -152,9 +152,9 @@ struct hearth_api {
 };
 
 /* How a route is answered. On the loop, without the body: by itself, */
-typedef void hearth_api_now_fn(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                               const struct hearth_caller *caller);
-/* or by a value. NULL: the error is filled, or out of memory. */
+typedef bool hearth_api_now_fn(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                               const struct hearth_caller *caller, struct hearth_api_error *error);
+/* or by a value. False, NULL: as the error says, which stands for want of memory until it is filled. */
 typedef json_t *hearth_api_get_fn(struct hearth_api *api, struct hearth_http_exchange *exchange,
                                   const struct hearth_caller *caller, struct hearth_api_error *error);
 /* On a worker, from the parsed body: fills either job->response or, by phases, job->dialect. False: job->error is
@@ -165,7 +165,7 @@ struct hearth_route {
     const char *method;
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
     unsigned flags;
-    hearth_api_now_fn *now; /* beside one of the last two it comes first, and must not answer */
+    hearth_api_now_fn *now; /* beside one of the last two it comes first, and must neither answer nor fail */
     hearth_api_get_fn *get;
     const struct hearth_api_phases *phases;
     hearth_api_prepare_fn *prepare;
@@ -262,7 +262,7 @@ struct hearth_api_error {
     size_t prompt_tokens, ctx_tokens, room_tokens; /* for context_length_exceeded, else 0 */
 };
 
-/* On a worker, an error stands for want of memory until it is filled: what finds none there only returns false. */
+/* On a worker, too, an error stands for want of memory until it is filled: what finds none there only returns false. */
 
 /* Fills an error and returns false. `param` may be NULL. */
 bool hearth_api_fail(struct hearth_api_error *error, int status, const char *code, const char *param,

@@ -252,20 +252,16 @@ static bool add_own(struct hearth_buf *text, struct hearth_api *api, const struc
            add_keys(text, api, caller);
 }
 
-void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                        const struct hearth_caller *caller) {
-    struct hearth_api_error error;
+bool hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                        const struct hearth_caller *caller, struct hearth_api_error *error) {
     struct hearth_buf text = {0};
     if (!api->params.metrics) {
-        hearth_api_fail(&error, 501, NULL, NULL, "/metrics is off; start the server with --metrics");
-        hearth_api_respond_error(exchange, &error);
-        return;
+        return hearth_api_fail(error, 501, NULL, NULL, "/metrics is off; start the server with --metrics");
     }
-    if (hearth_caller_sees(caller, NULL) ? add_all(&text, api) : add_own(&text, api, caller)) {
+    const bool ok = hearth_caller_sees(caller, NULL) ? add_all(&text, api) : add_own(&text, api, caller);
+    if (ok) {
         hearth_http_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
-    } else {
-        hearth_api_fail_nomem(&error);
-        hearth_api_respond_error(exchange, &error);
     }
     hearth_buf_finish(&text);
+    return ok;
 }

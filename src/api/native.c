@@ -54,26 +54,28 @@ json_t *hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *ex
     return json_pack("{s:s, s:s}", "message", "hello", "server", "hearth");
 }
 
-void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                           const struct hearth_caller *caller) {
+bool hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                           const struct hearth_caller *caller, struct hearth_api_error *error) {
+    (void)error;
     if (atomic_load(&api->stopping)) { /* a load balancer sends no more */
         hearth_http_set_header(exchange, "Retry-After", "2");
         hearth_api_json_respond(exchange, 503,
                                 json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503,
                                           "message", "the server is shutting down", "type", "unavailable_error"));
-        return;
+        return true;
     }
     json_t *reasons = hearth_api_reasons_json();
     const char *status = json_array_size(reasons) > 0 ? "degraded" : "ok";
     if (!hearth_caller_sees(caller, NULL)) {
         json_decref(reasons); /* they name paths */
         hearth_api_json_respond(exchange, 200, json_pack("{s:s}", "status", status));
-        return;
+        return true;
     }
     hearth_api_json_respond(exchange, 200,
                             json_pack("{s:s, s:o, s:o, s:o}", "status", status, "reasons", reasons, "disk",
                                       hearth_api_tier_json(api->params.disk), "remote",
                                       hearth_api_tier_json(api->params.remote)));
+    return true;
 }
 
 /* Prints llama-server's names for a template's abilities. Tools work without the template's help, and a history that it

@@ -86,25 +86,24 @@ static void write_server(struct hearth_recording *stream) {
     hearth_buf_finish(&text);
 }
 
-void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                          const struct hearth_caller *caller) {
+bool hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                          const struct hearth_caller *caller, struct hearth_api_error *error) {
     (void)caller;
-    struct hearth_api_error error;
-    const uint32_t block_tokens = read_block(exchange, &error);
-    if (block_tokens == 0) {
-        hearth_api_respond_error(exchange, &error);
-        return;
-    }
-    struct hearth_recording *stream = calloc(1, sizeof *stream);
+    const uint32_t block_tokens = read_block(exchange, error);
     size_t count = 0;
     for (const struct hearth_recording *one = api->recordings; one != NULL; one = one->next) {
         count++;
     }
-    if (stream == NULL || count >= STREAMS_MAX || atomic_load(&api->stopping)) {
-        hearth_api_fail(&error, 503, "busy", NULL, "there are %d recordings already, or the server ends", STREAMS_MAX);
-        hearth_api_respond_error(exchange, &error);
-        free(stream);
-        return;
+    if (block_tokens == 0) {
+        return false;
+    }
+    if (count >= STREAMS_MAX || atomic_load(&api->stopping)) {
+        return hearth_api_fail(error, 503, "busy", NULL, "there are %d recordings already, or the server ends",
+                               STREAMS_MAX);
+    }
+    struct hearth_recording *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return false;
     }
     *stream = (struct hearth_recording){
         .api = api, .exchange = exchange, .began_us = hearth_clock_us(), .block_tokens = block_tokens};
@@ -114,11 +113,12 @@ void hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *e
     if (hearth_http_is_head(exchange)) {
         hearth_http_end(exchange);
         free(stream);
-        return;
+        return true;
     }
     stream->next = api->recordings;
     api->recordings = stream;
     hearth_http_on_gone(exchange, on_gone, stream);
+    return true;
 }
 
 /* ---- a request ---- */

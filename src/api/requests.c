@@ -59,21 +59,19 @@ static void filter_finish(const struct hearth_ring_filter *filter) {
     free((char *)filter->trace);
 }
 
-void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                          const struct hearth_caller *caller) {
-    struct hearth_api_error error;
+bool hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                          const struct hearth_caller *caller, struct hearth_api_error *error) {
     struct hearth_buf out = {0};
     struct hearth_ring_filter filter = {0};
-    if (!is_off(api, &error) && read_query(exchange, caller, &filter, &error) &&
-        ((hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") && hearth_ring_list(api->ring, &filter, &out) &&
-          hearth_buf_text(&out, "}")) ||
-         hearth_api_fail_nomem(&error))) {
+    const bool ok = !is_off(api, error) && read_query(exchange, caller, &filter, error) &&
+                    hearth_buf_text(&out, "{\"object\":\"list\",\"data\":") &&
+                    hearth_ring_list(api->ring, &filter, &out) && hearth_buf_text(&out, "}");
+    if (ok) {
         hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, out.data, out.len);
-    } else {
-        hearth_api_respond_error(exchange, &error);
     }
     filter_finish(&filter);
     hearth_buf_finish(&out);
+    return ok;
 }
 
 json_t *hearth_requests_clients(struct hearth_api *api, struct hearth_http_exchange *exchange,

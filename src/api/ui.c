@@ -13,27 +13,24 @@
 static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                              "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-void hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange, const struct hearth_caller *caller) {
+bool hearth_ui_get(struct hearth_api *api, struct hearth_http_exchange *exchange, const struct hearth_caller *caller,
+                   struct hearth_api_error *error) {
     const char *path = hearth_http_path(exchange), *known = hearth_http_header(exchange, "if-none-match");
     const struct hearth_ui_file *file = hearth_ui_files;
     const struct hearth_ui_file *const end = file + hearth_ui_file_count;
-    struct hearth_api_error error;
     (void)caller;
     while (file < end && strcmp(file->path, path) != 0) {
         file++;
     }
     if (!api->params.ui || file == end) {
-        hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no GET %s here: the page is off (--ui off)", path);
-        hearth_api_respond_error(exchange, &error);
-        return;
+        return hearth_api_fail(error, 404, "unknown_url", NULL, "there is no GET %s here: the page is off (--ui off)",
+                               path);
     }
     hearth_http_set_header(exchange, "Content-Security-Policy", policy);
     hearth_http_set_header(exchange, "Referrer-Policy", "no-referrer");
     hearth_http_set_header(exchange, "Cache-Control", "no-cache");
     hearth_http_set_header(exchange, "ETag", file->etag);
-    if (known != NULL && strstr(known, file->etag) != NULL) {
-        hearth_http_respond(exchange, 304, file->content_type, NULL, 0);
-        return;
-    }
-    hearth_http_respond(exchange, 200, file->content_type, file->bytes, file->len);
+    const bool same = known != NULL && strstr(known, file->etag) != NULL;
+    hearth_http_respond(exchange, same ? 304 : 200, file->content_type, file->bytes, same ? 0 : file->len);
+    return true;
 }

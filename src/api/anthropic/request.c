@@ -179,10 +179,11 @@ static bool read_options(struct hearth_anthropic_reading *reading, const json_t 
 
 /* ---- endpoints ---- */
 
-void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                            const struct hearth_caller *caller) {
-    (void)api, (void)caller;
+bool hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                            const struct hearth_caller *caller, struct hearth_api_error *error) {
+    (void)api, (void)caller, (void)error;
     hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
+    return true;
 }
 
 /* Puts the past of a thread into the history: its system text and its messages. */

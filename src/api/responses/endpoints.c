@@ -132,22 +132,19 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
     return hearth_job_respond(job, json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1));
 }
 
-void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                             const struct hearth_caller *caller) {
+bool hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                             const struct hearth_caller *caller, struct hearth_api_error *error) {
     static const char head[] = "/v1/responses/";
     const char *path = hearth_api_path(exchange);
     struct hearth_digest id;
-    char text[64];
-    int index;
-    const size_t len = strncmp(path, head, strlen(head)) == 0 ? strcspn(path + strlen(head), "/") : 0;
-    if (len == 0 || len >= sizeof text) {
-        return;
+    char text[64] = "";
+    int index = 0;
+    (void)error;
+    if (strncmp(path, head, strlen(head)) == 0) {
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(path + strlen(head), "/"), path + strlen(head));
     }
-    snprintf(text, sizeof text, "%.*s", (int)len, path + strlen(head));
-    if (!hearth_api_id_parse(text, &id, &index) || index >= 0) {
-        return;
-    }
-    for (struct hearth_job *job = api->running; job != NULL; job = job->next) {
+    const bool known = hearth_api_id_parse(text, &id, &index) && index < 0;
+    for (struct hearth_job *job = api->running; known && job != NULL; job = job->next) {
         if (job->detached && !job->completing && hearth_digest_equal(job->id_bits, id) &&
             hearth_digest_equal(job->owner, caller->salt)) {
             job->cancelled = true;
@@ -155,6 +152,7 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
             hearth_conversation_unlock(job->resolved->lock); /* its conversation may go on at once */
         }
     }
+    return true;
 }
 
 /* Loads a turn; one that is still open counts as cancelled from now on, and every reader is told so. False: it is not
