@@ -77,9 +77,7 @@ static bool read_own_fields(const json_t *body, struct hearth_generation *genera
     const json_t *logprobs = hearth_api_json_get(body, "logprobs");
     const json_t *best_of = hearth_api_json_get(body, "best_of");
     int64_t count = 0;
-    static const struct hearth_field echo[] = {
-        {"echo", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_generation, echo)}};
-    if (!hearth_fields_read(body, echo, 1, generation, error)) {
+    if (!hearth_field_bool(body, "echo", &generation->echo, error)) {
         return false;
     }
     if (logprobs != NULL && !json_is_false(logprobs)) {

@@ -47,6 +47,13 @@ bool hearth_field_get(const json_t *object, const char *name, enum hearth_field_
            hearth_api_fail(error, 400, "invalid_type", name, "%s must be %s", name, kinds[kind]);
 }
 
+bool hearth_field_bool(const json_t *object, const char *name, bool *out, struct hearth_api_error *error) {
+    const json_t *value;
+    const bool ok = hearth_field_get(object, name, HEARTH_FIELD_SWITCH, &value, error);
+    *out = ok && value != NULL ? json_is_true(value) : *out;
+    return ok;
+}
+
 static bool fail_range(const struct hearth_field *field, struct hearth_api_error *error) {
     return hearth_api_fail(error, 400, "invalid_value", field->name, "%s must be %s %g and at most %.12g", field->name,
                            field->above_min ? "above" : "at least", field->min, field->max);

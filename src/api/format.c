@@ -333,13 +333,12 @@ static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
 bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
                                struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"};
-    static const struct hearth_field thinking = {
-        "enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, thinking)};
     options->request.reasoning_format = api->params.reasoning_format;
     options->reasoning_budget = api->params.reasoning_budget;
     if ((api->reasoning_budget_message != NULL &&
          (options->reasoning_budget_message = strdup(api->reasoning_budget_message)) == NULL) ||
-        !read_kwargs(api, body, options, error) || !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
+        !read_kwargs(api, body, options, error) ||
+        !hearth_field_bool(body, "enable_thinking", &options->request.thinking, error) ||
         !read_reasoning(hearth_api_json_get(body, "reasoning"), options, error) ||
         !read_thinking(hearth_api_json_get(body, "thinking"), options, error) ||
         !read_effort(hearth_api_json_get(body, "reasoning_effort"), "reasoning_effort", options, error) ||

@@ -235,11 +235,9 @@ static bool read_logit_bias(const struct hearth_api *api, const json_t *body, st
 
 static bool read_stream_options(const json_t *body, struct hearth_generation *generation,
                                 struct hearth_api_error *error) {
-    static const struct hearth_field option[] = {
-        {"include_usage", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(include_usage)}};
     const json_t *options;
     return hearth_field_get(body, "stream_options", HEARTH_FIELD_OBJECT, &options, error) &&
-           hearth_fields_read(options, option, 1, generation, error);
+           hearth_field_bool(options, "include_usage", &generation->include_usage, error);
 }
 
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,

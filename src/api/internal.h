@@ -333,6 +333,8 @@ bool hearth_field_tokens(const json_t *value, const char *param, int32_t *out, s
 enum hearth_field_kind { HEARTH_FIELD_TEXT, HEARTH_FIELD_SWITCH, HEARTH_FIELD_OBJECT, HEARTH_FIELD_NUMBER };
 bool hearth_field_get(const json_t *object, const char *name, enum hearth_field_kind kind, const json_t **out,
                       struct hearth_api_error *error);
+/* The same for true or false; *out stays as it is where the member is absent or null. */
+bool hearth_field_bool(const json_t *object, const char *name, bool *out, struct hearth_api_error *error);
 /* The code of an error about a value that is missing, or of another type than it should be. */
 const char *hearth_fields_code(const json_t *value);
 /* An integer (1.0 is one too). False: it is none, or has no place in 64 bits. */

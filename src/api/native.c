@@ -157,19 +157,13 @@ static bool respond_list(struct hearth_job *job, const struct hearth_tokens *tok
     return ok && hearth_buf_text(out, "]}");
 }
 
-static bool read_flag(const json_t *body, const char *name, bool otherwise, bool *out, struct hearth_api_error *error) {
-    const struct hearth_field field = {name, HEARTH_FIELD_BOOL, 0, 0, false, 0};
-    *out = otherwise;
-    return hearth_fields_read(body, &field, 1, out, error);
-}
-
 bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
     const json_t *content = hearth_api_json_get(body, "content");
     struct hearth_tokens tokens = {0};
-    bool special, parse, pieces;
-    bool ok = read_flag(body, "add_special", false, &special, &job->error) &&
-              read_flag(body, "parse_special", true, &parse, &job->error) &&
-              read_flag(body, "with_pieces", false, &pieces, &job->error);
+    bool special = false, parse = true, pieces = false;
+    bool ok = hearth_field_bool(body, "add_special", &special, &job->error) &&
+              hearth_field_bool(body, "parse_special", &parse, &job->error) &&
+              hearth_field_bool(body, "with_pieces", &pieces, &job->error);
     if (ok && content == NULL) {
         ok = hearth_api_fail(&job->error, 400, "missing_required_parameter", "content", "content is missing");
     }

@@ -230,12 +230,10 @@ bool hearth_api_tools_read(const struct hearth_api *api, const json_t *body, str
                            struct hearth_api_error *error) {
     const json_t *tools = hearth_api_json_get(body, "tools");
     const json_t *functions = hearth_api_json_get(body, "functions");
-    const struct hearth_field parallel = {
-        "parallel_tool_calls", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, parallel_calls)};
     struct hearth_chat_request *request = &options->request;
     request->tool_choice = HEARTH_TOOLS_AUTO;
     request->parallel_calls = hearth_chat_abilities(api->chat)->parallel_calls;
-    if (!hearth_fields_read(body, &parallel, 1, request, error) ||
+    if (!hearth_field_bool(body, "parallel_tool_calls", &request->parallel_calls, error) ||
         (tools != NULL && !read_list(tools, "tools", options, error))) {
         return false;
     }

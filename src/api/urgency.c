@@ -145,12 +145,9 @@ void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_htt
 }
 
 bool hearth_urgency_read(struct hearth_job *job, const json_t *body) {
-    static const struct hearth_field flags[] = {
-        {"speculate", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_job, speculate)},
-        {"return_progress", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_job, progress)},
-    };
     return read_class(job, body) && read_deadline(job, body) &&
-           hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], job, &job->error);
+           hearth_field_bool(body, "speculate", &job->speculate, &job->error) &&
+           hearth_field_bool(body, "return_progress", &job->progress, &job->error);
 }
 
 bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us) {

@@ -134,13 +134,6 @@ static bool read_chat(const struct hearth_api *api, const json_t *body, const js
 
 /* ---- what only responses have ---- */
 
-static bool read_bool(const json_t *body, const char *name, bool *out, struct hearth_api_error *error) {
-    const json_t *value;
-    const bool ok = hearth_field_get(body, name, HEARTH_FIELD_SWITCH, &value, error);
-    *out = value != NULL ? json_is_true(value) : *out;
-    return ok;
-}
-
 static bool read_include(const json_t *body, struct hearth_response_asked *asked, struct hearth_generation *generation,
                          struct hearth_api_error *error) {
     const json_t *include = hearth_api_json_get(body, "include"), *top = hearth_api_json_get(body, "top_logprobs");
@@ -231,9 +224,10 @@ static bool read_options(const struct hearth_job *job, const json_t *body, struc
     asked->truncates = word != NULL && strcmp(word, "auto") == 0;
     /* Requests of a key that may store nothing are not stored, without asking for it. */
     asked->stores = asked->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
-    if (!read_bool(body, "store", &asked->stores, error) || !read_bool(body, "background", &asked->background, error) ||
-        !hearth_metadata_check(body, error) || !read_include(body, asked, generation, error) ||
-        !read_reasoning(body, asked, error) || !read_caching(body, generation, error)) {
+    if (!hearth_field_bool(body, "store", &asked->stores, error) ||
+        !hearth_field_bool(body, "background", &asked->background, error) || !hearth_metadata_check(body, error) ||
+        !read_include(body, asked, generation, error) || !read_reasoning(body, asked, error) ||
+        !read_caching(body, generation, error)) {
         return false;
     }
     if (asked->locks && (asked->stores || asked->background) &&
