@@ -16,6 +16,7 @@
  * everything else. When many requests are refused before they become a job (no key, no room), only some lines are
  * written (http/report.c). Text from clients (paths, names, quoted errors) is escaped, so it can neither break the line
  * nor send control codes to a terminal. Prompts are not logged. */
+#include "api/divergence.h"
 #include "api/idle.h"
 #include "api/stored_turns.h"
 #include "report/ring.h"
@@ -291,7 +292,8 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     receipt->queue_us += job->prepare_start_us - job->arrived_us;
     receipt->reply_beside_us = receipt->reply_beside_us > 0 ? receipt->reply_beside_us : 0;
     report->idle_tokens = hearth_idle_computed(job, receipt);
-    hearth_conversation_count(job->rendered->conversation, &report->known_tokens, &report->sampled_tokens);
+    report->known_tokens = (uint32_t)job->rendered->known_tokens;
+    report->sampled_tokens = (uint32_t)job->rendered->sampled_tokens;
     report->replies = hearth_history_replies(&job->resolved->request);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->thinking_tokens = (uint32_t)tally->reasoning_tokens;
@@ -475,7 +477,9 @@ void hearth_access_log_job(const struct hearth_job *job) {
     if (turn && job->choices[0].service_id > 0) {
         report_turn(job, &tally, &report);
     }
-    report.divergence = report.computes ? hearth_conversation_report(job->rendered->conversation) : NULL;
+    if (report.computes && job->rendered->divergence != NULL) {
+        report.divergence = &job->rendered->divergence->report;
+    }
     log_report(job, &report, level_of(job, &ending));
     if (!turn) {
         return;

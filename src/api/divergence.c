@@ -187,7 +187,7 @@ void hearth_divergence_find(const struct hearth_job *job, const struct hearth_tr
                             const struct hearth_chat_prompt *rendered, const struct hearth_transcript_fork *found,
                             struct hearth_divergence *divergence) {
     const struct hearth_chat_request *request = &job->resolved->request;
-    *divergence = (struct hearth_divergence){.known = true, .fork = *found};
+    *divergence = (struct hearth_divergence){.fork = *found};
     struct hearth_transcript_fork *fork = &divergence->fork;
     struct hearth_diagnosis *diagnosis = &divergence->diagnosis;
     size_t fixed_bytes = 0;

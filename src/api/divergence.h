@@ -6,9 +6,8 @@
 #include "report/report.h"
 #include "session/diagnose.h"
 
-/* Zeroed: the prompt left no earlier one. Nothing in it has to be freed, and it stays where it is. */
+/* Nothing in it has to be freed, and it stays where it is. */
 struct hearth_divergence {
-    bool known;
     struct hearth_transcript_fork fork; /* without `said`, `then` and `stretches` */
     struct hearth_diagnosis diagnosis;
     struct hearth_report_divergence report; /* what is told of it; its texts are here */

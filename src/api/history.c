@@ -24,14 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct hearth_conversation {
-    struct hearth_transcript_place *place;
-    struct hearth_message *begun; /* the message that the reply continues, or NULL */
-    size_t prompt_tokens, known_tokens, sampled_tokens;
-    int64_t prepare_us;
-    struct hearth_divergence divergence;
-};
-
 /* ---- what lives as long as the API ---- */
 
 bool hearth_history_init(struct hearth_api *api) {
@@ -301,24 +293,17 @@ static int32_t head_tokens(const struct hearth_transcript_prompt *from, const st
 }
 
 /* Takes over the result of tokenising. */
-static bool take_result(const struct hearth_job *job, const struct hearth_transcript_prompt *from,
+static void take_result(const struct hearth_job *job, const struct hearth_transcript_prompt *from,
                         const struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
                         struct hearth_api_rendered *out) {
     const struct hearth_chat_request *request = &job->resolved->request;
     struct hearth_api_prompt *prompt = &out->prompts[0];
-    struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
-    if (conversation == NULL) {
-        hearth_transcript_release(job->api->transcripts, result->place);
-        hearth_tokens_finish(&result->tokens);
-        return false;
-    }
-    out->conversation = conversation;
-    conversation->place = result->place;
-    conversation->prompt_tokens = result->tokens.n;
-    conversation->known_tokens = result->known_tokens;
-    conversation->sampled_tokens = result->sampled_tokens;
+    out->chat = true;
+    out->place = result->place;
+    out->known_tokens = result->known_tokens;
+    out->sampled_tokens = result->sampled_tokens;
     if (request->continues) {
-        conversation->begun = hearth_message_ref(request->messages[request->message_count - 1]);
+        out->begun = hearth_message_ref(request->messages[request->message_count - 1]);
     }
     prompt->tokens = result->tokens;
     prompt->mark_count = 0;
@@ -330,7 +315,6 @@ static bool take_result(const struct hearth_job *job, const struct hearth_transc
     prompt->head_tokens = head_tokens(from, rendered, result);
     move_end_mark(job, prompt);
     hearth_breakpoints_pin(job, from, result, out);
-    return true;
 }
 
 bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rendered *out,
@@ -344,20 +328,20 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
     hearth_rereading_init(&rereading, job, request);
     struct hearth_transcript_prompt prompt = transcript_prompt(job, &rereading);
     int err = make_tokens(job, &prompt, &rendered, &result, out, &msg);
-    bool ok = err == HEARTH_OK;
+    const bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {
         (void)hearth_api_prompt_check_text(job->api, prompt.len, room, "messages", error);
     } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
-    } else if (!take_result(job, &prompt, &rendered, &result, out)) {
-        ok = false;
-    } else if (result.fork.known) {
-        hearth_divergence_find(job, &prompt, &rendered, &result.fork, &out->conversation->divergence);
+    } else {
+        take_result(job, &prompt, &rendered, &result, out);
+        out->divergence = result.fork.known ? calloc(1, sizeof *out->divergence) : NULL;
+    }
+    if (out->divergence != NULL) {
+        hearth_divergence_find(job, &prompt, &rendered, &result.fork, out->divergence);
     }
     hearth_transcript_fork_finish(&result.fork);
-    if (out->conversation != NULL) {
-        out->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
-    }
+    out->prepare_us = hearth_clock_us() - job->prepare_start_us;
     hearth_chat_prompt_finish(&rendered);
     hearth_rereading_finish(&rereading);
     return ok && hearth_api_prompt_check_length(job->api, &out->prompts[0], room, "messages", error);
@@ -398,12 +382,9 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    const struct hearth_conversation *conversation = job->rendered->conversation;
-    if (conversation == NULL) {
-        return;
-    }
+    const struct hearth_api_rendered *rendered = job->rendered;
     struct hearth_message *whole =
-        conversation->begun != NULL ? hearth_history_join(conversation->begun, message) : hearth_message_ref(message);
+        rendered->begun != NULL ? hearth_history_join(rendered->begun, message) : hearth_message_ref(message);
     size_t count = choice->sampled.n;
     if (whole != NULL) {
         hearth_api_tools_remember(job, whole);
@@ -412,27 +393,14 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
         count--;
     }
     choice->sampled.n = count;
-    if (whole != NULL && (stop == NULL || cut_at_stop(job->api, &choice->sampled, stop)) &&
-        conversation->place != NULL) {
-        hearth_transcripts_remember(job->api->transcripts, conversation->place, whole, choice->sampled.v,
+    if (whole != NULL && (stop == NULL || cut_at_stop(job->api, &choice->sampled, stop)) && rendered->place != NULL) {
+        hearth_transcripts_remember(job->api->transcripts, rendered->place, whole, choice->sampled.v,
                                     choice->sampled.n);
     }
     hearth_message_unref(whole);
 }
 
-void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation) {
-    if (conversation != NULL) {
-        hearth_transcript_release(api->transcripts, conversation->place);
-        hearth_message_unref(conversation->begun);
-        free(conversation);
-    }
-}
-
 /* ---- the receipt's part ---- */
-
-const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation) {
-    return conversation != NULL && conversation->divergence.known ? &conversation->divergence.diagnosis : NULL;
-}
 
 uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
     uint32_t n = 0;
@@ -445,36 +413,15 @@ uint32_t hearth_history_replies(const struct hearth_chat_request *request) {
 #define WORTH_TOKENS 16 /* every two prompts of a template share this much, which costs nothing */
 
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt) {
-    const struct hearth_conversation *conversation = job->rendered->conversation;
+    const struct hearth_divergence *divergence = job->rendered->divergence;
     if (receipt->reason != HEARTH_REASON_DIVERGED) {
         return;
     }
-    if (conversation == NULL || !conversation->divergence.known) {
+    if (divergence == NULL) {
         receipt->reason = receipt->matched_tokens < WORTH_TOKENS ? HEARTH_REASON_COLD : HEARTH_REASON_DIVERGED;
-    } else if (conversation->divergence.report.saved_tokens < WORTH_TOKENS) {
-        const bool begins = conversation->divergence.diagnosis.cause == HEARTH_CAUSE_OTHER ||
-                            hearth_history_replies(&job->resolved->request) == 0;
+    } else if (divergence->report.saved_tokens < WORTH_TOKENS) {
+        const bool begins =
+            divergence->diagnosis.cause == HEARTH_CAUSE_OTHER || hearth_history_replies(&job->resolved->request) == 0;
         receipt->reason = begins ? HEARTH_REASON_COLD : HEARTH_REASON_EXTENDED;
-    }
-}
-
-void hearth_conversation_count(const struct hearth_conversation *conversation, uint32_t *known, uint32_t *sampled) {
-    *known = conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
-    *sampled = conversation != NULL ? (uint32_t)conversation->sampled_tokens : 0;
-}
-
-const struct hearth_report_divergence *hearth_conversation_report(const struct hearth_conversation *conversation) {
-    return conversation != NULL && conversation->divergence.known ? &conversation->divergence.report : NULL;
-}
-
-void hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
-    const struct hearth_report_divergence *divergence = hearth_conversation_report(conversation);
-    if (conversation != NULL) {
-        json_object_update_new(
-            receipt,
-            json_pack("{s:o, s:I, s:I, s:o}", "prepare_ms", hearth_api_json_real(HEARTH_MS(conversation->prepare_us)),
-                      "known", (json_int_t)conversation->known_tokens, "sampled",
-                      (json_int_t)conversation->sampled_tokens, "divergence",
-                      divergence != NULL ? hearth_report_divergence_json(divergence, true) : json_null()));
     }
 }

@@ -49,7 +49,6 @@
 
 struct hearth_choice;
 struct hearth_api_constraint;
-struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
 struct hearth_idle;
@@ -69,7 +68,6 @@ struct hearth_api_deletion_worker;
 struct hearth_transcripts;
 struct hearth_transcript_prompt;
 struct hearth_transcript_result;
-struct hearth_diagnosis;
 struct hearth_api_error;
 struct hearth_api_phases;
 struct hearth_caller;
@@ -531,25 +529,15 @@ void hearth_content_warn(const struct hearth_history *history, struct hearth_htt
 void hearth_history_finish(struct hearth_history *history);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);
-/* Adds prepare_ms, known, sampled and divergence to a receipt. `conversation` may be NULL. */
-void hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt);
 /* Transcripts and the like of an API whose parameters are set. False: out of memory. */
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
 
-/* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there; and
- * how many of these were sampled. `conversation` may be NULL. */
-void hearth_conversation_count(const struct hearth_conversation *conversation, uint32_t *known, uint32_t *sampled);
 /* Corrects a receipt's reason: the cache says `diverged` for every prompt that leaves a stored one. If nothing worth
  * having is left behind, a new conversation becomes `cold` and a continued one `extended`. */
 void hearth_history_refine_reason(const struct hearth_job *job, struct hearth_receipt *receipt);
 /* Replies that the history of a request has, of this server or not. */
 uint32_t hearth_history_replies(const struct hearth_chat_request *request);
-/* What a report says of the place where the prompt left an earlier one; NULL: it left none. Texts are the
- * conversation's, which may be NULL. */
-const struct hearth_report_divergence *hearth_conversation_report(const struct hearth_conversation *conversation);
-/* What divergence says; NULL: the prompt did not leave what was known. `conversation` may be NULL. */
-const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation);
 
 /* ---- breakpoints.c: marks and pins of a chat's prompt ---- */
 

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "session/toolsets.h"
+#include "session/transcript.h"
 
 #include <stdlib.h>
 
@@ -52,7 +53,9 @@ static void finish_rendered(struct hearth_api *api, struct hearth_api_rendered *
         hearth_buf_finish(&rendered->prompts[i].text);
     }
     free(rendered->prompts);
-    hearth_conversation_destroy(api, rendered->conversation);
+    hearth_transcript_release(api->transcripts, rendered->place);
+    hearth_message_unref(rendered->begun);
+    free(rendered->divergence);
     hearth_api_constraint_destroy(rendered->constraint);
     hearth_tokens_finish(&rendered->script);
     *rendered = (struct hearth_api_rendered){0};

@@ -21,6 +21,8 @@
 #include "api/internal.h"
 
 struct hearth_conversation_lock;
+struct hearth_divergence;
+struct hearth_transcript_place;
 
 enum hearth_api_continues { HEARTH_CONTINUES_UNSAID, HEARTH_CONTINUES_NO, HEARTH_CONTINUES_YES };
 
@@ -67,9 +69,17 @@ struct hearth_api_rendered {
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
     size_t pin_count;
     size_t breakpoints[HEARTH_BREAKPOINTS_MAX]; /* offsets into the rendered prompt */
-    struct hearth_conversation *conversation;   /* history.c's */
-    struct hearth_api_constraint *constraint;   /* NULL: the reply is unconstrained */
-    struct hearth_tokens script;                /* the reply's tokens, if it is scripted */
+    /* history.c's, of a chat's prompt: */
+    bool chat;
+    struct hearth_transcript_place *place; /* where the reply will be remembered; NULL: nowhere */
+    struct hearth_message *begun;          /* the message that the reply continues, or NULL */
+    /* How many of its first tokens an earlier prompt or reply had, whether or not their state is still there; and how
+     * many of these were sampled. */
+    size_t known_tokens, sampled_tokens;
+    int64_t prepare_us;                       /* how long it took until the prompt was made */
+    struct hearth_divergence *divergence;     /* where it left an earlier one; NULL: it left none */
+    struct hearth_api_constraint *constraint; /* NULL: the reply is unconstrained */
+    struct hearth_tokens script;              /* the reply's tokens, if it is scripted */
     bool scripted;
 };
 
@@ -178,6 +188,5 @@ void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth
 /* history.c: remembers message and tokens of a choice that has ended. `stop`: the stop string that ended it, or NULL.
  */
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
-void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation);
 
 #endif

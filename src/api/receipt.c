@@ -1,4 +1,5 @@
 /* The receipt that hearth adds to a response, and log-probabilities. */
+#include "api/divergence.h"
 #include "api/idle.h"
 #include "api/stored_turns.h"
 
@@ -8,6 +9,7 @@ static json_t *unless_zero(size_t n) {
 
 json_t *hearth_api_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_job *job = tally->job;
+    const struct hearth_api_rendered *rendered = job->rendered;
     const struct hearth_receipt *receipt = &tally->receipt;
     const size_t kept = job->resolved->tools == NULL ? json_array_size(job->resolved->request.tools) : 0;
     json_t *json = json_pack(
@@ -23,7 +25,15 @@ json_t *hearth_api_receipt_json(const struct hearth_tally *tally) {
         job->priority != HEARTH_CLASS_INTERACTIVE ? hearth_class_text(job->priority) : NULL, "preemptions",
         unless_zero(tally->preemptions), "computed_idle", unless_zero(hearth_idle_computed(job, receipt)), "deadline",
         tally->late ? json_true() : NULL, "warnings", hearth_content_warnings(&job->resolved->history));
-    hearth_conversation_add_json(job->rendered->conversation, json);
+    if (rendered->chat) {
+        json_object_update_new(json, json_pack("{s:o, s:I, s:I, s:o}", "prepare_ms",
+                                               hearth_api_json_real(HEARTH_MS(rendered->prepare_us)), "known",
+                                               (json_int_t)rendered->known_tokens, "sampled",
+                                               (json_int_t)rendered->sampled_tokens, "divergence",
+                                               rendered->divergence != NULL
+                                                   ? hearth_report_divergence_json(&rendered->divergence->report, true)
+                                                   : json_null()));
+    }
     hearth_api_stored_add_json(job, json);
     return json;
 }

@@ -10,8 +10,7 @@
  *
  * A thinking block ends with its signature. Where the client wants thinking left out, its text is; the block stands. */
 #include "api/anthropic/anthropic.h"
-
-#include "session/diagnose.h"
+#include "api/divergence.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +105,8 @@ static json_t *usage_json(const struct hearth_job *job, uint32_t known_tokens, b
 
 /* Why the prompt left an earlier one, in Anthropic's words; JSON null: it did not. */
 static json_t *diagnostics_json(const struct hearth_job *job) {
-    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->rendered->conversation);
+    const struct hearth_divergence *divergence = job->rendered->divergence;
+    const struct hearth_diagnosis *diagnosis = divergence != NULL ? &divergence->diagnosis : NULL;
     const char *previous_id = ((const struct hearth_anthropic_state *)job->dialect_state)->previous_id;
     struct hearth_digest id;
     int index = 0;
