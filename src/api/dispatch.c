@@ -32,60 +32,59 @@
 #define REPLY HEARTH_ROUTE_REPLY
 #define COUNT HEARTH_ROUTE_COUNT
 #define LIST HEARTH_ROUTE_LIST
-#define INFER HEARTH_ROUTE_INFER
-#define SESSIONS HEARTH_ROUTE_SESSIONS
-#define ADMIN HEARTH_ROUTE_ADMIN
 #define STREAM HEARTH_ROUTE_STREAM
+#define INFER HEARTH_SCOPE_INFER
+#define SESSIONS HEARTH_SCOPE_SESSIONS
+#define ADMIN HEARTH_SCOPE_ADMIN
 
-/* Method, path, flags, and how it is answered. */
+/* Method, path, flags, scope, and how it is answered. */
 static const struct hearth_route routes[] = {
-    {"POST", "/v1/chat/completions", CHAT | REPLY | INFER, .phases = &hearth_api_chat_phases},
-    {"POST", "/chat/completions", CHAT | REPLY | INFER, .phases = &hearth_api_chat_phases},
-    {"POST", "/v1/completions", REPLY | INFER, .phases = &hearth_completions_phases},
-    {"POST", "/completions", REPLY | INFER, .phases = &hearth_completion_phases},
-    {"POST", "/completion", REPLY | INFER, .phases = &hearth_completion_phases},
-    {"POST", "/infill", REPLY | INFER, .phases = &hearth_infill_phases},
-    {"POST", "/v1/chat/completions/input_tokens", CHAT | COUNT | INFER, .phases = &hearth_api_chat_tokens_phases},
-    {"POST", "/chat/completions/input_tokens", CHAT | COUNT | INFER, .phases = &hearth_api_chat_tokens_phases},
-    {"POST", "/apply-template", CHAT | COUNT | INFER, .phases = &hearth_apply_template_phases},
-    {"POST", "/tokenize", COUNT | INFER, .prepare = hearth_tokenize_prepare},
-    {"POST", "/detokenize", COUNT | INFER, .prepare = hearth_detokenize_prepare},
-    {"POST", "/v1/sessions", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_create_prepare},
-    {"GET", "/v1/sessions", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_list_prepare},
-    {"POST", "/v1/sessions/*/fork", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_fork_prepare},
-    {"POST", "/v1/sessions/*/warm", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_prefetch_prepare},
-    {"GET", "/v1/sessions/*/state", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_state_prepare},
-    {"GET", "/v1/sessions/*", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_get_prepare},
-    {"DELETE", "/v1/sessions/*", BODYLESS | SESSIONS, .prepare = hearth_api_sessions_delete_prepare},
-    {"POST", "/v1/messages", REPLY | INFER, .now = hearth_anthropic_begin,
-     .prepare = hearth_anthropic_messages_prepare},
-    {"POST", "/v1/messages/count_tokens", COUNT | INFER, .now = hearth_anthropic_begin,
+    {"POST", "/v1/chat/completions", CHAT | REPLY, INFER, .phases = &hearth_api_chat_phases},
+    {"POST", "/chat/completions", CHAT | REPLY, INFER, .phases = &hearth_api_chat_phases},
+    {"POST", "/v1/completions", REPLY, INFER, .phases = &hearth_completions_phases},
+    {"POST", "/completions", REPLY, INFER, .phases = &hearth_completion_phases},
+    {"POST", "/completion", REPLY, INFER, .phases = &hearth_completion_phases},
+    {"POST", "/infill", REPLY, INFER, .phases = &hearth_infill_phases},
+    {"POST", "/v1/chat/completions/input_tokens", CHAT | COUNT, INFER, .phases = &hearth_api_chat_tokens_phases},
+    {"POST", "/chat/completions/input_tokens", CHAT | COUNT, INFER, .phases = &hearth_api_chat_tokens_phases},
+    {"POST", "/apply-template", CHAT | COUNT, INFER, .phases = &hearth_apply_template_phases},
+    {"POST", "/tokenize", COUNT, INFER, .prepare = hearth_tokenize_prepare},
+    {"POST", "/detokenize", COUNT, INFER, .prepare = hearth_detokenize_prepare},
+    {"POST", "/v1/sessions", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_create_prepare},
+    {"GET", "/v1/sessions", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_list_prepare},
+    {"POST", "/v1/sessions/*/fork", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_fork_prepare},
+    {"POST", "/v1/sessions/*/warm", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_prefetch_prepare},
+    {"GET", "/v1/sessions/*/state", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_state_prepare},
+    {"GET", "/v1/sessions/*", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_get_prepare},
+    {"DELETE", "/v1/sessions/*", BODYLESS, SESSIONS, .prepare = hearth_api_sessions_delete_prepare},
+    {"POST", "/v1/messages", REPLY, INFER, .now = hearth_anthropic_begin, .prepare = hearth_anthropic_messages_prepare},
+    {"POST", "/v1/messages/count_tokens", COUNT, INFER, .now = hearth_anthropic_begin,
      .phases = &hearth_anthropic_count_phases},
-    {"POST", "/anthropic/v1/messages", REPLY | INFER, .now = hearth_anthropic_begin,
+    {"POST", "/anthropic/v1/messages", REPLY, INFER, .now = hearth_anthropic_begin,
      .prepare = hearth_anthropic_messages_prepare},
-    {"POST", "/anthropic/v1/messages/count_tokens", COUNT | INFER, .now = hearth_anthropic_begin,
+    {"POST", "/anthropic/v1/messages/count_tokens", COUNT, INFER, .now = hearth_anthropic_begin,
      .phases = &hearth_anthropic_count_phases},
     {"GET", "/anthropic/v1/models", 0, .get = hearth_models_list},
     {"GET", "/anthropic/v1/models/*", 0, .get = hearth_models_get},
-    {"POST", "/v1/responses", REPLY | INFER, .prepare = hearth_responses_prepare},
-    {"POST", "/responses", REPLY | INFER, .prepare = hearth_responses_prepare},
-    {"POST", "/responses/input_tokens", COUNT | INFER, .prepare = hearth_responses_tokens_prepare},
-    {"POST", "/responses/compact", REPLY | INFER, .prepare = hearth_responses_compact_prepare},
-    {"POST", "/v1/responses/input_tokens", COUNT | INFER, .prepare = hearth_responses_tokens_prepare},
-    {"POST", "/v1/responses/compact", REPLY | INFER, .prepare = hearth_responses_compact_prepare},
-    {"POST", "/v1/responses/*/cancel", BODYLESS | INFER, .now = hearth_responses_cancel,
+    {"POST", "/v1/responses", REPLY, INFER, .prepare = hearth_responses_prepare},
+    {"POST", "/responses", REPLY, INFER, .prepare = hearth_responses_prepare},
+    {"POST", "/responses/input_tokens", COUNT, INFER, .prepare = hearth_responses_tokens_prepare},
+    {"POST", "/responses/compact", REPLY, INFER, .prepare = hearth_responses_compact_prepare},
+    {"POST", "/v1/responses/input_tokens", COUNT, INFER, .prepare = hearth_responses_tokens_prepare},
+    {"POST", "/v1/responses/compact", REPLY, INFER, .prepare = hearth_responses_compact_prepare},
+    {"POST", "/v1/responses/*/cancel", BODYLESS, INFER, .now = hearth_responses_cancel,
      .prepare = hearth_responses_cancel_prepare},
-    {"GET", "/v1/responses/*/input_items", BODYLESS | SESSIONS, .prepare = hearth_responses_items_prepare},
-    {"GET", "/v1/responses/*", BODYLESS | SESSIONS, .prepare = hearth_responses_get_prepare},
-    {"DELETE", "/v1/responses/*", BODYLESS | SESSIONS, .prepare = hearth_responses_delete_prepare},
-    {"POST", "/v1/conversations", BODYLESS | SESSIONS, .prepare = hearth_conversations_create_prepare},
-    {"GET", "/v1/conversations/*/items/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_item_prepare},
-    {"DELETE", "/v1/conversations/*/items/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_remove_prepare},
-    {"GET", "/v1/conversations/*/items", BODYLESS | SESSIONS, .prepare = hearth_conversations_list_prepare},
-    {"POST", "/v1/conversations/*/items", SESSIONS, .prepare = hearth_conversations_add_prepare},
-    {"GET", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_get_prepare},
-    {"POST", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_update_prepare},
-    {"DELETE", "/v1/conversations/*", BODYLESS | SESSIONS, .prepare = hearth_conversations_delete_prepare},
+    {"GET", "/v1/responses/*/input_items", BODYLESS, SESSIONS, .prepare = hearth_responses_items_prepare},
+    {"GET", "/v1/responses/*", BODYLESS, SESSIONS, .prepare = hearth_responses_get_prepare},
+    {"DELETE", "/v1/responses/*", BODYLESS, SESSIONS, .prepare = hearth_responses_delete_prepare},
+    {"POST", "/v1/conversations", BODYLESS, SESSIONS, .prepare = hearth_conversations_create_prepare},
+    {"GET", "/v1/conversations/*/items/*", BODYLESS, SESSIONS, .prepare = hearth_conversations_item_prepare},
+    {"DELETE", "/v1/conversations/*/items/*", BODYLESS, SESSIONS, .prepare = hearth_conversations_remove_prepare},
+    {"GET", "/v1/conversations/*/items", BODYLESS, SESSIONS, .prepare = hearth_conversations_list_prepare},
+    {"POST", "/v1/conversations/*/items", 0, SESSIONS, .prepare = hearth_conversations_add_prepare},
+    {"GET", "/v1/conversations/*", BODYLESS, SESSIONS, .prepare = hearth_conversations_get_prepare},
+    {"POST", "/v1/conversations/*", BODYLESS, SESSIONS, .prepare = hearth_conversations_update_prepare},
+    {"DELETE", "/v1/conversations/*", BODYLESS, SESSIONS, .prepare = hearth_conversations_delete_prepare},
     {"GET", "/v1/models", 0, .get = hearth_models_list},
     {"GET", "/models", 0, .get = hearth_models_list},
     {"GET", "/v1/models/*", 0, .get = hearth_models_get},
@@ -98,15 +97,15 @@ static const struct hearth_route routes[] = {
     {"GET", "/v1/health", OPEN, .now = hearth_api_health_get},
     {"GET", "/props", 0, .get = hearth_props_get},
     {"GET", "/slots", 0, .get = hearth_slots_get},
-    {"POST", "/slots/*", BODYLESS | ADMIN, .prepare = hearth_slots_act_prepare},
+    {"POST", "/slots/*", BODYLESS, ADMIN, .prepare = hearth_slots_act_prepare},
     {"GET", "/lora-adapters", 0, .get = hearth_lora_get},
-    {"POST", "/lora-adapters", LIST | ADMIN, .prepare = hearth_lora_set_prepare},
+    {"POST", "/lora-adapters", LIST, ADMIN, .prepare = hearth_lora_set_prepare},
     {"GET", "/requests", 0, .now = hearth_requests_list},
     {"GET", "/requests/clients", 0, .get = hearth_requests_clients},
     {"GET", "/requests/*", 0, .get = hearth_requests_get},
     {"GET", "/events", STREAM, .now = hearth_feed_get},
-    {"GET", "/trends", ADMIN, .get = hearth_feed_trends_get},
-    {"GET", "/record", STREAM | ADMIN, .now = hearth_recording_get},
+    {"GET", "/trends", 0, ADMIN, .get = hearth_feed_trends_get},
+    {"GET", "/record", STREAM, ADMIN, .now = hearth_recording_get},
     {"GET", "/queue", 0, .get = hearth_queue_get},
     {"GET", "/metrics", 0, .now = hearth_metrics_get},
 };
@@ -265,7 +264,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         respond_no_route(exchange, hearth_api_path(exchange), path_known);
         return NULL;
     }
-    const bool wanted = hearth_key_limits_route(caller, route, &error) &&
+    const bool wanted = hearth_key_limits_scope(caller, route->scope, &error) &&
                         (!is_for_worker(route) || has_plain_body(exchange, &error)) &&
                         ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
                         (!is_for_worker(route) || hearth_key_limits_ask(caller, route, take, &error));

@@ -163,6 +163,7 @@ struct hearth_route {
     const char *method;
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
     unsigned flags;
+    unsigned scope;         /* of enum hearth_scope: what the key needs; 0: any key will do */
     hearth_api_now_fn *now; /* beside one of the last two it comes first, and must neither answer nor fail */
     hearth_api_get_fn *get;
     const struct hearth_api_phases *phases;
@@ -176,10 +177,7 @@ enum hearth_route_flag {
     HEARTH_ROUTE_REPLY = 8,    /* the model is to reply: it takes its turn, and may be refused when too many wait */
     HEARTH_ROUTE_COUNT = 16,   /* as much work as there is text in the body, and no reply of the model */
     HEARTH_ROUTE_LIST = 32,    /* the body is an array */
-    HEARTH_ROUTE_INFER = 64,   /* the key needs this scope; without one of the three any key will do */
-    HEARTH_ROUTE_SESSIONS = 128,
-    HEARTH_ROUTE_ADMIN = 256,
-    HEARTH_ROUTE_STREAM = 512, /* `now` begins a stream */
+    HEARTH_ROUTE_STREAM = 64,  /* `now` begins a stream */
 };
 
 /* ---- keys.c: the keys that open the server ---- */
@@ -213,8 +211,6 @@ bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_excha
 /* ---- limits.c: what the key allows; false: the error is filled ---- */
 
 bool hearth_key_limits_scope(const struct hearth_caller *caller, unsigned scope, struct hearth_api_error *error);
-bool hearth_key_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
-                             struct hearth_api_error *error);
 /* Whether a request may begin now. `take`: it does, and hearth_key_limits_end() follows when its job ends. */
 bool hearth_key_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
                            struct hearth_api_error *error);

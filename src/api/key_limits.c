@@ -12,12 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-static unsigned scope_of(const struct hearth_route *route) {
-    return ((route->flags & HEARTH_ROUTE_INFER) != 0 ? HEARTH_SCOPE_INFER : 0u) |
-           ((route->flags & HEARTH_ROUTE_SESSIONS) != 0 ? HEARTH_SCOPE_SESSIONS : 0u) |
-           ((route->flags & HEARTH_ROUTE_ADMIN) != 0 ? HEARTH_SCOPE_ADMIN : 0u);
-}
-
 static const char *scope_text(unsigned scope) {
 #define X(constant, name, bit, help)              \
     if ((scope & HEARTH_SCOPE_##constant) != 0) { \
@@ -33,11 +27,6 @@ bool hearth_key_limits_scope(const struct hearth_caller *caller, unsigned scope,
     return missing == 0 ||
            hearth_api_fail(error, 403, "insufficient_scope", NULL,
                            "this key has no scope '%s' (scope= in the server's --api-key-file)", scope_text(missing));
-}
-
-bool hearth_key_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
-                             struct hearth_api_error *error) {
-    return hearth_key_limits_scope(caller, scope_of(route), error);
 }
 
 /* ---- headers ---- */
