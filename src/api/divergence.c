@@ -28,18 +28,6 @@ static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_
     free(offsets);
 }
 
-static bool has_tool(const struct hearth_chat_request *request, const char *name) {
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(request->tools, i, tool) {
-        const char *has = hearth_api_tool_name(tool);
-        if (has != NULL && strcmp(has, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Finds which tool stood where the quoted name of another tool begins now, and what became of both. */
 static void find_tool_then(struct hearth_divergence *divergence, const struct hearth_chat_request *request,
                            const struct hearth_transcript_prompt *prompt, size_t name_at) {
@@ -55,7 +43,7 @@ static void find_tool_then(struct hearth_divergence *divergence, const struct he
     char quoted[70];
     const int len = snprintf(quoted, sizeof quoted, "\"%s\"", divergence->tool);
     const bool had = memmem(fork->then, fork->then_len, quoted, (size_t)len) != NULL;
-    const bool has = has_tool(request, divergence->tool_then);
+    const bool has = hearth_api_tool_find(request->tools, divergence->tool_then) != NULL;
     divergence->report.tools = had && has ? HEARTH_REPORT_TOOLS_MOVED
                                : had      ? HEARTH_REPORT_TOOL_GONE
                                : has      ? HEARTH_REPORT_TOOL_CAME
@@ -73,8 +61,9 @@ static void find_tool_gone(struct hearth_divergence *divergence, const struct he
     const char *end = name != NULL ? memchr(name, '"', fork->then_len - (size_t)(name - fork->then)) : NULL;
     if (end != NULL) {
         snprintf(divergence->tool_then, sizeof divergence->tool_then, "%.*s", (int)(end - name), name);
-        divergence->report.tools =
-            has_tool(request, divergence->tool_then) ? HEARTH_REPORT_TOOL_CHANGED : HEARTH_REPORT_TOOL_GONE;
+        divergence->report.tools = hearth_api_tool_find(request->tools, divergence->tool_then) != NULL
+                                       ? HEARTH_REPORT_TOOL_CHANGED
+                                       : HEARTH_REPORT_TOOL_GONE;
     }
 }
 

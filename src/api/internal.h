@@ -430,8 +430,9 @@ bool hearth_api_tools_read(const struct hearth_api *api, const json_t *body, str
 /* loading.c: tools that come with a message. Those that take `text` append to the message's; tools are of the form that
  * hearth_api_tools_read() makes. False: out of memory. */
 const char *hearth_api_tool_name(const json_t *tool);
-/* The tool of that name, or NULL. */
+/* The tool of that name, or NULL; and its place, or the number of tools. */
 json_t *hearth_api_tool_find(const json_t *tools, const char *name);
+size_t hearth_api_tool_index(const json_t *tools, const char *name);
 /* Appends a definition as a message holds it, in a line of its own. */
 bool hearth_api_tool_describe(const json_t *tool, struct hearth_buf *text);
 /* The message refers to a tool. A deferred one is described and may be called from here on; another one is named. */

@@ -23,16 +23,20 @@ const char *hearth_api_tool_name(const json_t *tool) {
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-json_t *hearth_api_tool_find(const json_t *tools, const char *name) {
+size_t hearth_api_tool_index(const json_t *tools, const char *name) {
     size_t i;
-    json_t *tool;
+    const json_t *tool;
     json_array_foreach(tools, i, tool) {
         const char *other = hearth_api_tool_name(tool);
         if (other != NULL && strcmp(other, name) == 0) {
-            return tool;
+            break;
         }
     }
-    return NULL;
+    return i;
+}
+
+json_t *hearth_api_tool_find(const json_t *tools, const char *name) {
+    return json_array_get(tools, hearth_api_tool_index(tools, name));
 }
 
 static bool ends_with_group(const struct hearth_buf *text) {
@@ -67,20 +71,14 @@ bool hearth_api_tool_describe(const json_t *tool, struct hearth_buf *text) {
 }
 
 static bool take_in(struct hearth_api_chat_options *options, json_t *tool) {
-    size_t i;
-    json_t *other;
+    const char *name = hearth_api_tool_name(tool);
     if (options->loaded == NULL) {
         options->loaded = json_array();
     }
-    if (options->removed != NULL) {
-        json_object_del(options->removed, hearth_api_tool_name(tool));
-    }
-    json_array_foreach(options->loaded, i, other) {
-        if (strcmp(hearth_api_tool_name(other), hearth_api_tool_name(tool)) == 0) {
-            return json_array_set(options->loaded, i, tool) == 0;
-        }
-    }
-    return json_array_append(options->loaded, tool) == 0;
+    json_object_del(options->removed, name);
+    const size_t at = hearth_api_tool_index(options->loaded, name);
+    return (at < json_array_size(options->loaded) ? json_array_set(options->loaded, at, tool)
+                                                  : json_array_append(options->loaded, tool)) == 0;
 }
 
 bool hearth_api_tools_add(struct hearth_api_chat_options *options, json_t *tool, struct hearth_buf *text) {
@@ -92,21 +90,12 @@ bool hearth_api_tools_load(struct hearth_api_chat_options *options, const char *
     if (tool != NULL && hearth_api_tool_find(options->loaded, name) == NULL) {
         return hearth_api_tools_add(options, tool, text);
     }
-    if (options->removed != NULL) {
-        json_object_del(options->removed, name);
-    }
+    json_object_del(options->removed, name);
     return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, name);
 }
 
 bool hearth_api_tools_remove(struct hearth_api_chat_options *options, const char *name, struct hearth_buf *text) {
-    size_t i;
-    json_t *tool;
-    json_array_foreach(options->loaded, i, tool) {
-        if (strcmp(hearth_api_tool_name(tool), name) == 0) {
-            json_array_remove(options->loaded, i);
-            break;
-        }
-    }
+    json_array_remove(options->loaded, hearth_api_tool_index(options->loaded, name));
     if (options->removed == NULL) {
         options->removed = json_object();
     }

@@ -147,11 +147,8 @@ static bool offer(const json_t *named, const char *param, struct hearth_api_chat
     if (options->offered == NULL) {
         options->offered = json_array();
     }
-    if (hearth_api_tool_find(options->offered, json_string_value(name)) == NULL &&
-        json_array_append(options->offered, tool) < 0) {
-        return false;
-    }
-    return true;
+    return hearth_api_tool_find(options->offered, json_string_value(name)) != NULL ||
+           json_array_append(options->offered, tool) == 0;
 }
 
 static bool choose_word(const char *word, const char *param, struct hearth_api_chat_options *options,

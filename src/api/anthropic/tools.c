@@ -107,29 +107,20 @@ static const json_t *definition_of(const json_t *block) {
 
 /* Adds a definition in a message to the deferred tools, in the place of an earlier one of its name. */
 static bool add_definition(struct hearth_anthropic_reading *reading, const json_t *definition, json_t *list) {
-    size_t i;
-    json_t *other, *translated;
     if (!is_custom(definition)) {
         return true;
     }
     if (!check_tool(reading, definition)) {
         return false;
     }
-    translated = translate_tool(definition);
-    if (translated == NULL) {
-        return false;
+    const size_t at = hearth_api_tool_index(list, json_string_value(json_object_get(definition, "name")));
+    const json_t *other = json_array_get(list, at);
+    if (other != NULL && !json_is_true(json_object_get(other, "defer_loading"))) {
+        return true; /* the head describes a tool of this name */
     }
+    json_t *translated = translate_tool(definition);
     json_object_set_new(translated, "defer_loading", json_true());
-    json_array_foreach(list, i, other) {
-        if (strcmp(hearth_api_tool_name(other), hearth_api_tool_name(translated)) == 0) {
-            if (!json_is_true(json_object_get(other, "defer_loading"))) {
-                json_decref(translated);
-                return true; /* the head describes a tool of this name */
-            }
-            return json_array_set_new(list, i, translated) == 0;
-        }
-    }
-    return json_array_append_new(list, translated) == 0;
+    return (other != NULL ? json_array_set_new(list, at, translated) : json_array_append_new(list, translated)) == 0;
 }
 
 static bool add_definitions(struct hearth_anthropic_reading *reading, const json_t *messages, json_t *list) {
