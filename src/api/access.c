@@ -401,7 +401,7 @@ static char *members(const struct hearth_report *report, int64_t task) {
         {"session", report->session}, {"client", report->client}, {"key", report->key}, {"trace", report->trace}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].text != NULL && texts[i].text[0] != '\0') {
-            json_object_set_new(args, texts[i].name, hearth_json_text(texts[i].text, strlen(texts[i].text)));
+            json_object_set_new(args, texts[i].name, hearth_api_json_text(texts[i].text));
         }
     }
     char *text = args != NULL ? hearth_json_dumps(args, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;

@@ -393,8 +393,7 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
         }
     }
     api->ring = params->keep_requests > 0 ? hearth_ring_create(params->keep_requests) : NULL;
-    api->grammars = hearth_grammars_create();
-    return (params->keep_requests == 0 || api->ring != NULL) && api->grammars != NULL &&
+    return (params->keep_requests == 0 || api->ring != NULL) &&
            hearth_api_keys_init(api, params->keys, params->key_count);
 }
 
@@ -463,6 +462,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->events.end.run = end_streams;
     pthread_mutex_init(&api->events_mutex, NULL);
     pthread_mutex_init(&api->ends_mutex, NULL);
+    pthread_mutex_init(&api->grammars_mutex, NULL);
     if (getrandom(&api->mark_seed, sizeof api->mark_seed, GRND_NONBLOCK) < 0) {
         api->mark_seed = (uint64_t)hearth_clock_us();
     }
@@ -559,8 +559,8 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_session_store_destroy(api->own_store);
     hearth_ring_destroy(api->ring);
     hearth_script_destroy(api->script);
-    hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);
     pthread_mutex_destroy(&api->ends_mutex);
+    pthread_mutex_destroy(&api->grammars_mutex);
     free(api);
 }

@@ -18,12 +18,21 @@ static const struct {
     {503, "server_error"},          {504, "timeout_error"},         {599, "server_error"},
 };
 
-/* A server that stops is replaced soon. */
-#define ENDING_RETRY_S 2
-/* Memory comes back as soon as another request ends. */
-#define NOMEM_RETRY_S 1
-/* A database server that restarts is back about then. */
-#define STORE_RETRY_S 2
+/* What is told of an error of enum hearth_err besides its status: a code, and when to try again. */
+static const struct {
+    int err;
+    const char *code;
+    uint32_t retry_after_s;
+} told[] = {
+    {HEARTH_ERR_TOO_LONG, "context_length_exceeded", 0},
+    {HEARTH_ERR_OVERLOADED, "rate_limit_exceeded", 0},
+    {HEARTH_ERR_DEADLINE, "deadline_exceeded", 0},
+    {HEARTH_ERR_QUOTA, "storage_limit_exceeded", 0},
+    {HEARTH_ERR_EFFORT, "preparation_timeout", 0},
+    {HEARTH_ERR_BUSY, NULL, 2},  /* a server that stops is replaced soon */
+    {HEARTH_ERR_NOMEM, NULL, 1}, /* memory comes back as soon as another request ends */
+    {HEARTH_ERR_STORE, NULL, 2}, /* a database server that restarts is back about then */
+};
 
 static const char *type_of(int status) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -52,28 +61,18 @@ bool hearth_api_fail(struct hearth_api_error *error, int status, const char *cod
 }
 
 bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct hearth_errmsg *msg) {
-    const int status = hearth_err_http(err);
-    const char *code = NULL;
-    if (err == HEARTH_ERR_TOO_LONG) {
-        code = "context_length_exceeded";
-    } else if (err == HEARTH_ERR_OVERLOADED) {
-        code = "rate_limit_exceeded";
-    } else if (err == HEARTH_ERR_DEADLINE) {
-        code = "deadline_exceeded";
-    } else if (err == HEARTH_ERR_QUOTA) {
-        code = "storage_limit_exceeded";
-    } else if (err == HEARTH_ERR_EFFORT) {
-        code = "preparation_timeout";
-    } else if (err == HEARTH_ERR_CANCELLED) {
+    if (err == HEARTH_ERR_CANCELLED) {
         /* A client that cancels gets no answer; this request met the end of the grace period. */
         return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
     }
-    fill(error, status, code, NULL);
+    fill(error, hearth_err_http(err), NULL, NULL);
     error->err = err;
-    error->retry_after_s = err == HEARTH_ERR_BUSY    ? ENDING_RETRY_S
-                           : err == HEARTH_ERR_NOMEM ? NOMEM_RETRY_S
-                           : err == HEARTH_ERR_STORE ? STORE_RETRY_S
-                                                     : 0;
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+        if (told[i].err == err) {
+            error->code = told[i].code;
+            error->retry_after_s = told[i].retry_after_s;
+        }
+    }
     if (msg != NULL && msg->text[0] != '\0') {
         error->message = *msg;
     } else {

@@ -50,7 +50,6 @@
 struct hearth_choice;
 struct hearth_api_constraint;
 struct hearth_job;
-struct hearth_grammars;
 struct hearth_idle;
 struct hearth_message_cache;
 struct hearth_first_values;
@@ -146,7 +145,10 @@ struct hearth_api {
     char *reasoning_budget_message;
     json_t *template_kwargs;      /* object, or NULL */
     struct hearth_script *script; /* or NULL */
-    struct hearth_grammars *grammars;
+    /* output_constraint.c's: the last grammars that were found to be good, to each owner those that it has sent. */
+    struct hearth_digest grammars[64];
+    size_t next_grammar;
+    pthread_mutex_t grammars_mutex;
 };
 
 /* How a route is answered. On the loop, without the body: by itself, */
@@ -548,9 +550,6 @@ bool hearth_api_constraint_is_end(const struct hearth_api_constraint *constraint
 /* How many of a reply's tokens are reasoning, tags included. */
 size_t hearth_api_constraint_reasoning_tokens(const struct hearth_api_constraint *constraint,
                                               const struct hearth_tokens *sampled);
-/* Grammars that were found to be good; thread-safe. NULL: out of memory. */
-struct hearth_grammars *hearth_grammars_create(void);
-void hearth_grammars_destroy(struct hearth_grammars *grammars); /* NULL is allowed */
 
 /* ---- script.c: replies written beforehand, for tests and demonstrations ---- */
 

@@ -161,8 +161,6 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out);
 /* The text for the route's '*' number `index`, decoded; NULL: the path has fewer, or out of memory. The caller frees
  * it. */
 char *hearth_job_param(const struct hearth_job *job, size_t index);
-/* A parameter of the query, decoded; NULL: it is not there, or out of memory. Caller frees. */
-char *hearth_job_query(const struct hearth_job *job, const char *name);
 /* Takes a value as the job's response; NULL: out of memory, and returns false. */
 bool hearth_job_respond(struct hearth_job *job, json_t *value);
 

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOOD_GRAMMARS 64
-
 struct hearth_api_constraint {
     struct hearth_grammar grammar; /* text is NULL when there is none */
     struct hearth_buf grammar_text;
@@ -32,55 +30,34 @@ struct hearth_api_constraint {
     size_t stop_count, client_stops;
 };
 
-/* ---- grammars known to be good: to each owner those that it has sent ---- */
+/* ---- grammars known to be good ---- */
 
-struct hearth_grammars {
-    pthread_mutex_t mutex;
-    struct hearth_digest good[GOOD_GRAMMARS];
-    size_t next;
-};
-
-struct hearth_grammars *hearth_grammars_create(void) {
-    struct hearth_grammars *grammars = calloc(1, sizeof *grammars);
-    if (grammars != NULL) {
-        pthread_mutex_init(&grammars->mutex, NULL);
-    }
-    return grammars;
-}
-
-void hearth_grammars_destroy(struct hearth_grammars *grammars) {
-    if (grammars != NULL) {
-        pthread_mutex_destroy(&grammars->mutex);
-        free(grammars);
-    }
-}
-
-static bool is_known(struct hearth_grammars *grammars, struct hearth_digest digest) {
+static bool is_known(struct hearth_api *api, struct hearth_digest digest) {
     bool found = false;
-    pthread_mutex_lock(&grammars->mutex);
-    for (size_t i = 0; i < GOOD_GRAMMARS && !found; i++) {
-        found = hearth_digest_equal(grammars->good[i], digest);
+    pthread_mutex_lock(&api->grammars_mutex);
+    for (size_t i = 0; i < sizeof api->grammars / sizeof api->grammars[0] && !found; i++) {
+        found = hearth_digest_equal(api->grammars[i], digest);
     }
-    pthread_mutex_unlock(&grammars->mutex);
+    pthread_mutex_unlock(&api->grammars_mutex);
     return found;
 }
 
-static void note_good(struct hearth_grammars *grammars, struct hearth_digest digest) {
-    pthread_mutex_lock(&grammars->mutex);
-    grammars->good[grammars->next++ % GOOD_GRAMMARS] = digest;
-    pthread_mutex_unlock(&grammars->mutex);
+static void note_good(struct hearth_api *api, struct hearth_digest digest) {
+    pthread_mutex_lock(&api->grammars_mutex);
+    api->grammars[api->next_grammar++ % (sizeof api->grammars / sizeof api->grammars[0])] = digest;
+    pthread_mutex_unlock(&api->grammars_mutex);
 }
 
 static bool check_grammar(const struct hearth_job *job, const char *text, struct hearth_api_error *error) {
     struct hearth_engine *engine = job->api->engine;
     struct hearth_digest digest = hearth_digest_chain(job->owner, text, strlen(text));
     struct hearth_errmsg reason = {{0}};
-    if (engine->ops->grammar_check == NULL || is_known(job->api->grammars, digest)) {
+    if (engine->ops->grammar_check == NULL || is_known(job->api, digest)) {
         return true;
     }
     int rc = engine->ops->grammar_check(engine, text, &reason);
     if (rc == HEARTH_OK) {
-        note_good(job->api->grammars, digest);
+        note_good(job->api, digest);
         return true;
     }
     if (rc == HEARTH_ERR_NOMEM) {

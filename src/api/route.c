@@ -74,7 +74,3 @@ char *hearth_api_query(const char *query, const char *name) {
     }
     return NULL;
 }
-
-char *hearth_job_query(const struct hearth_job *job, const char *name) {
-    return hearth_api_query(job->query, name);
-}

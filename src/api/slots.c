@@ -192,7 +192,7 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     static const char reason[] =
         "nothing to do: the state of prompts is kept by itself, in RAM and in --kv-dir, and is "
         "found by what they are; hearth kv looks after it";
-    char *slot = hearth_job_param(job, 0), *name = hearth_job_query(job, "action"), *end = NULL;
+    char *slot = hearth_job_param(job, 0), *name = hearth_api_query(job->query, "action"), *end = NULL;
     const unsigned long id = slot != NULL ? strtoul(slot, &end, 10) : 0;
     const bool known = slot != NULL && strspn(slot, "0123456789") == strlen(slot) && id < job->api->params.lanes;
     json_t *answer = known ? json_pack("{s:I, s:s}", "id_slot", (json_int_t)id, "message", reason) : NULL;

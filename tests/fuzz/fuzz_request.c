@@ -59,8 +59,7 @@ static void init_api(struct hearth_api *api) {
     api->params.slots = true;
     api->model_name = strdup("sim");
     api->params.transcript_bytes = 1024 * 1024;
-    api->grammars = hearth_grammars_create();
-    HEARTH_ASSERT(api->grammars != NULL && hearth_history_init(api));
+    HEARTH_ASSERT(hearth_history_init(api));
 }
 
 static void check_error(const struct hearth_api_error *error) {

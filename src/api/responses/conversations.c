@@ -15,8 +15,8 @@
 /* ---- conversations ---- */
 
 static json_t *conversation_json(const struct hearth_session *session) {
-    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
-                     "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata",
+    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_api_json_text(session->name), "object", "conversation",
+                     "created_at", (json_int_t)(session->created_us / 1000000), "metadata",
                      hearth_metadata_json(&session->metadata));
 }
 

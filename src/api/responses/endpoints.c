@@ -90,7 +90,7 @@ static bool load(struct hearth_job *job, struct hearth_turn *turn) {
 
 bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_turn turn = {0};
-    char *stream = hearth_job_query(job, "stream");
+    char *stream = hearth_api_query(job->query, "stream");
     const bool streams = stream != NULL && strcmp(stream, "true") == 0;
     (void)body;
     free(stream);

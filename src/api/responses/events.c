@@ -46,7 +46,7 @@ static bool is_custom(const struct hearth_response_item *item) {
 /* The name of a call as the client knows it. */
 static json_t *own_name(const struct hearth_response_item *item) {
     const json_t *own = json_object_get(item->what, "name");
-    return own != NULL ? json_incref((json_t *)(uintptr_t)own) : hearth_json_text(item->name, strlen(item->name));
+    return own != NULL ? json_incref((json_t *)(uintptr_t)own) : hearth_api_json_text(item->name);
 }
 
 /* Adds members to an object; takes both. NULL: one of them is. */
@@ -104,7 +104,7 @@ static json_t *empty_item(const struct hearth_response_item *item) {
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:O*, s:s}", "id", item->id, "type",
                      is_custom(item) ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
-                     hearth_json_text(item->call_id, strlen(item->call_id)), "name", own_name(item), "namespace",
+                     hearth_api_json_text(item->call_id), "name", own_name(item), "namespace",
                      json_object_get(item->what, "namespace"), is_custom(item) ? "input" : "arguments", "");
 }
 

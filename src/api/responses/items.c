@@ -459,10 +459,6 @@ bool hearth_api_items_check(const json_t *unanswered, const struct hearth_histor
 
 /* ---- the way back ---- */
 
-static json_t *text_json(const char *text) {
-    return hearth_json_text(text, strlen(text));
-}
-
 json_t *hearth_api_item_text(enum hearth_role role, const char *text, size_t len) {
     if (role == HEARTH_ROLE_ASSISTANT) {
         return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o, s:[], s:[]}]}", "type", "message", "role", "assistant",
@@ -480,7 +476,7 @@ json_t *hearth_api_item_reasoning(const char *text, size_t len) {
 
 json_t *hearth_api_item_call(const char *id, const char *name, const char *arguments, size_t len) {
     return json_pack("{s:s, s:s, s:o, s:o, s:o}", "type", "function_call", "status", "completed", "call_id",
-                     text_json(id != NULL ? id : ""), "name", text_json(name), "arguments",
+                     hearth_api_json_text(id != NULL ? id : ""), "name", hearth_api_json_text(name), "arguments",
                      hearth_json_text(arguments, len));
 }
 
@@ -490,7 +486,7 @@ json_t *hearth_api_items_of_message(const struct hearth_message *message) {
     json_t *items = json_array(), *item = NULL;
     if (message->role == HEARTH_ROLE_TOOL) {
         item = json_pack("{s:s, s:s, s:o, s:o}", "type", "function_call_output", "status", "completed", "call_id",
-                         text_json(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
+                         hearth_api_json_text(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
                          hearth_json_text(message->content, message->content_len));
     } else if (!reply || message->content_len > 0 || !apart) {
         item = hearth_api_item_text(message->role, message->content, message->content_len);
@@ -499,7 +495,7 @@ json_t *hearth_api_items_of_message(const struct hearth_message *message) {
         json_array_append_new(items, hearth_api_item_reasoning(message->reasoning, strlen(message->reasoning)));
     }
     if (item != NULL && message->name != NULL) {
-        json_object_set_new(item, "name", text_json(message->name));
+        json_object_set_new(item, "name", hearth_api_json_text(message->name));
     }
     json_array_append_new(items, item);
     for (size_t i = 0; reply && i < message->call_count; i++) {

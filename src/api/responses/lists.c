@@ -43,7 +43,7 @@ json_t *hearth_list_json(json_t *data, bool more) {
 }
 
 bool hearth_list_read_limit(struct hearth_job *job, int usual, int most, size_t *limit) {
-    char *text = hearth_job_query(job, "limit"), *end = text;
+    char *text = hearth_api_query(job->query, "limit"), *end = text;
     const long count = text != NULL ? strtol(text, &end, 10) : usual;
     const bool ok = count >= 1 && count <= most && (text == NULL || (end != text && *end == '\0'));
     *limit = (size_t)count;
@@ -53,7 +53,7 @@ bool hearth_list_read_limit(struct hearth_job *job, int usual, int most, size_t 
 }
 
 static bool read_order(struct hearth_job *job, bool *ascending) {
-    char *order = hearth_job_query(job, "order");
+    char *order = hearth_api_query(job->query, "order");
     *ascending = order != NULL && strcmp(order, "asc") == 0;
     const bool ok = order == NULL || *ascending || strcmp(order, "desc") == 0;
     free(order);
@@ -129,7 +129,7 @@ static bool collect(struct hearth_job *job, struct hearth_digest end, const char
 
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output) {
     struct page page = {.items = json_array(), .output = output};
-    char *after = hearth_job_query(job, "after");
+    char *after = hearth_api_query(job->query, "after");
     const bool ok = read_order(job, &page.ascending) && hearth_list_read_limit(job, PAGE, PAGE_MAX, &page.limit) &&
                     collect(job, end, after != NULL && *after != '\0' ? after : NULL, &page);
     free(after);

@@ -173,7 +173,7 @@ void hearth_response_add_cost(const struct hearth_job *job, json_t *object) {
 
 json_t *hearth_response_error(const struct hearth_api_error *error) {
     return json_pack("{s:s, s:o}", "code", error->status < 500 && error->code != NULL ? error->code : "server_error",
-                     "message", hearth_json_text(error->message.text, strlen(error->message.text)));
+                     "message", hearth_api_json_text(error->message.text));
 }
 
 json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,

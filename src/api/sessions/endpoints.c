@@ -11,9 +11,8 @@ static json_t *session_json(const struct hearth_session *session) {
     char head[64];
     const bool begun = !hearth_digest_is_zero(session->head);
     hearth_api_id_print(head, sizeof head, "turn_", session->head, -1);
-    return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
-                     hearth_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
-                     (json_int_t)(session->created_us / 1000000), "last_used_at",
+    return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id", hearth_api_json_text(session->name), "object",
+                     "session", "created_at", (json_int_t)(session->created_us / 1000000), "last_used_at",
                      (json_int_t)(session->used_us / 1000000), "head", begun ? json_string(head) : json_null(), "turns",
                      (json_int_t)session->turns, "tokens", (json_int_t)session->tokens, "metadata",
                      hearth_metadata_json(&session->metadata));
@@ -62,8 +61,8 @@ bool hearth_api_session_delete(struct hearth_job *job, const struct hearth_api_s
     hearth_ring_forget(job->api->ring, job->owner, name, (struct hearth_digest){0, 0});
     hearth_access_log_deleted(job, form->kind, name, turns);
     hearth_api_deletion_worker_wake(job->api->deletion_worker);
-    return hearth_job_respond(job, json_pack("{s:o, s:s+, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
-                                             form->kind, ".deleted", "deleted", 1));
+    return hearth_job_respond(job, json_pack("{s:o, s:s+, s:b}", "id", hearth_api_json_text(name), "object", form->kind,
+                                             ".deleted", "deleted", 1));
 }
 
 /* ---- /v1/sessions ---- */
@@ -133,7 +132,7 @@ static json_t *stored_json(const struct hearth_job *job, const struct hearth_ses
 bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     enum { PAGE = 100, PAGE_MAX = 1000, METADATA_BYTES = 1 << 20 };
     bool more = false;
-    char *after = hearth_job_query(job, "after");
+    char *after = hearth_api_query(job->query, "after");
     struct hearth_session_query query = {.owner = job->owner,
                                          .bytes_max = METADATA_BYTES,
                                          .after = after != NULL && *after != '\0' ? after : NULL,
@@ -206,7 +205,7 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
 static bool note_origin(struct hearth_session *session) {
     json_t *metadata = hearth_metadata_json(&session->metadata);
     if (json_object_size(metadata) < 16 || json_object_get(metadata, "forked_from") != NULL) {
-        json_object_set_new(metadata, "forked_from", hearth_json_text(session->name, strlen(session->name)));
+        json_object_set_new(metadata, "forked_from", hearth_api_json_text(session->name));
     }
     session->metadata.len = 0;
     return hearth_api_json_write(metadata, &session->metadata);
