@@ -138,8 +138,7 @@ void hearth_script_destroy(struct hearth_script *script) {
 static bool system_contains(const struct hearth_chat_request *request, const char *text) {
     for (size_t i = 0; i < request->message_count; i++) {
         const struct hearth_message *message = request->messages[i];
-        if ((message->role == HEARTH_ROLE_SYSTEM || message->role == HEARTH_ROLE_DEVELOPER) &&
-            strstr(message->content, text) != NULL) {
+        if (hearth_role_is_system(message->role) && strstr(message->content, text) != NULL) {
             return true;
         }
     }

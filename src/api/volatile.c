@@ -19,10 +19,6 @@
 #define STEADY_LEAST 3 /* a pattern must have at least so many literal bytes */
 #define STEADY_MOST 40
 
-static bool is_system(const struct hearth_message *message) {
-    return message->role == HEARTH_ROLE_SYSTEM || message->role == HEARTH_ROLE_DEVELOPER;
-}
-
 /* Appends a character of a line, so that it matches itself, in any shell. No memory: the pattern is not the right one.
  */
 static void put(struct hearth_buf *out, char c) {
@@ -34,26 +30,20 @@ static void put(struct hearth_buf *out, char c) {
     (void)hearth_buf_append(out, &c, 1);
 }
 
-/* Appends text; runs of digits match any number. */
-static void put_text(struct hearth_buf *out, const char *text, size_t len) {
+/* Appends text; `any` stands for runs of a kind of characters. */
+static void put_runs(struct hearth_buf *out, const char *text, size_t len, int (*is_kind)(int c), const char *any) {
     for (size_t i = 0; i < len; i++) {
-        if (!isdigit((unsigned char)text[i])) {
+        if (!is_kind((unsigned char)text[i])) {
             put(out, text[i]);
-        } else if (i == 0 || !isdigit((unsigned char)text[i - 1])) {
-            (void)hearth_buf_text(out, "[0-9]+");
+        } else if (i == 0 || !is_kind((unsigned char)text[i - 1])) {
+            (void)hearth_buf_text(out, any);
         }
     }
 }
 
-/* Appends the line as classes of characters, for a line that begins with its changing part, such as a time or an id. */
-static void put_classes(struct hearth_buf *out, const char *text, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        if (!isalnum((unsigned char)text[i])) {
-            put(out, text[i]);
-        } else if (i == 0 || !isalnum((unsigned char)text[i - 1])) {
-            (void)hearth_buf_text(out, "[0-9A-Za-z]+");
-        }
-    }
+/* Appends text; runs of digits match any number. */
+static void put_text(struct hearth_buf *out, const char *text, size_t len) {
+    put_runs(out, text, len, isdigit, "[0-9]+");
 }
 
 /* Frees a pattern, and copies it with its NUL. False: it is too long. */
@@ -128,7 +118,7 @@ static size_t count_matches(const regex_t *regex, const struct hearth_chat_reque
                             size_t but_len) {
     size_t n = 0;
     for (size_t m = 0; m < request->message_count; m++) {
-        const char *line = is_system(request->messages[m]) ? request->messages[m]->content : NULL;
+        const char *line = hearth_role_is_system(request->messages[m]->role) ? request->messages[m]->content : NULL;
         while (line != NULL) {
             const size_t len = strcspn(line, "\n");
             const bool own = but != NULL && len == but_len && memcmp(line, but, len) == 0;
@@ -177,7 +167,7 @@ bool hearth_volatile_pattern(const struct hearth_line_change *change, const stru
         if (candidate < 3) {
             put_text(&pattern, line, candidate == 0 ? plain : words);
         } else {
-            put_classes(&pattern, line, len);
+            put_runs(&pattern, line, len, isalnum, "[0-9A-Za-z]+"); /* it may begin with a time, or an id */
         }
         if (candidate == 2) {
             (void)hearth_buf_text(&pattern, ".*");
@@ -253,7 +243,7 @@ static size_t count_taken(const struct hearth_strip *strip, const struct hearth_
     size_t n = 0;
     for (size_t m = 0; m < request->message_count; m++) {
         const struct hearth_message *message = request->messages[m];
-        char *copy = is_system(message) ? strdup(message->content) : NULL;
+        char *copy = hearth_role_is_system(message->role) ? strdup(message->content) : NULL;
         if (copy != NULL) {
             size_t len = message->content_len;
             hearth_strip_text(strip, copy, &len);
@@ -346,8 +336,9 @@ static bool find_row(const struct hearth_chat_request *request, const struct hea
                      int32_t *number) {
     for (size_t m = 0; m < request->message_count; m++) {
         const struct hearth_message *message = request->messages[m];
-        const char *at =
-            is_system(message) ? memmem(message->content, message->content_len, change->now, change->now_len) : NULL;
+        const char *at = hearth_role_is_system(message->role)
+                             ? memmem(message->content, message->content_len, change->now, change->now_len)
+                             : NULL;
         if (at != NULL) {
             *number = count_lines(message->content, (size_t)(at - message->content));
             return true;
@@ -369,7 +360,7 @@ static bool cut_line(const struct hearth_chat_request *request, struct hearth_li
         return find_row(request, change, number);
     }
     for (size_t m = 0; m < request->message_count; m++) {
-        if (is_system(request->messages[m]) &&
+        if (hearth_role_is_system(request->messages[m]->role) &&
             find_line(request->messages[m], change->now, change->now_len, &line, &len, number)) {
             const char *in = memmem(change->now, change->now_len, line, len);
             const size_t before = (size_t)(in - change->now), behind = change->now_len - before - len;

@@ -174,21 +174,12 @@ char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_seale
 
 /* ---- endpoints ---- */
 
-bool hearth_responses_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body);
 hearth_api_now_fn hearth_responses_cancel;
-bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_get_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_list_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *body);
+hearth_api_prepare_fn hearth_responses_prepare, hearth_responses_get_prepare, hearth_responses_delete_prepare,
+    hearth_responses_cancel_prepare, hearth_responses_items_prepare, hearth_responses_tokens_prepare,
+    hearth_responses_compact_prepare;
+hearth_api_prepare_fn hearth_conversations_create_prepare, hearth_conversations_get_prepare,
+    hearth_conversations_update_prepare, hearth_conversations_delete_prepare, hearth_conversations_list_prepare,
+    hearth_conversations_add_prepare, hearth_conversations_item_prepare, hearth_conversations_remove_prepare;
 
 #endif
