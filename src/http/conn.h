@@ -302,8 +302,9 @@ bool hearth_http_target_split(const char *text, size_t len, struct hearth_http_t
 struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn *conn, int *status);
 /* Writes raw bytes; out of memory, the connection is doomed. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len);
-/* Answers an error found by the server, and ends the connection. An open exchange is told that it is gone. */
-void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message);
+/* Answers an error found by the server, and ends the connection. An open exchange is told that it is gone. Returns
+ * false. */
+bool hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message);
 /* The answer to OPTIONS. */
 void hearth_http_respond_options(struct hearth_http_exchange *exchange);
 

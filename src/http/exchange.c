@@ -363,7 +363,7 @@ static void write_error(struct hearth_http_conn *conn, int status, const char *m
     hearth_buf_finish(&extra);
 }
 
-void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message) {
+bool hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message) {
     if (conn->exchange != NULL) {
         hearth_http_exchange_drop(conn);
     }
@@ -373,6 +373,7 @@ void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char
     write_error(conn, status, message);
     hearth_http_request_reset(conn);
     hearth_http_conn_set_timer(conn, hearth_clock_us()); /* output now waits for the reader */
+    return false;
 }
 
 void hearth_http_respond_options(struct hearth_http_exchange *exchange) {

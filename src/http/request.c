@@ -221,17 +221,15 @@ void hearth_http_request_init(struct hearth_http_conn *conn) {
 /* ---- what has been read ---- */
 
 static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
-    switch (error) {
-    case HPE_INVALID_METHOD: hearth_http_conn_fail(conn, 501, "unknown request method"); break;
-    case HPE_PAUSED_H2_UPGRADE: hearth_http_conn_fail(conn, 505, NOT_SPOKEN); break;
-    case HPE_INVALID_VERSION:
-        if (conn->parser.http_major != 1 || conn->parser.http_minor > 1) {
-            hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
-            break;
-        }
-        hearth_http_conn_fail(conn, 400, "the request line does not end behind its version");
-        break;
-    default: hearth_http_conn_fail(conn, 400, llhttp_get_error_reason(&conn->parser)); break;
+    const bool unspoken = conn->parser.http_major != 1 || conn->parser.http_minor > 1;
+    if (error == HPE_INVALID_METHOD) {
+        hearth_http_conn_fail(conn, 501, "unknown request method");
+    } else if (error == HPE_PAUSED_H2_UPGRADE || (error == HPE_INVALID_VERSION && unspoken)) {
+        hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
+    } else {
+        hearth_http_conn_fail(conn, 400,
+                              error == HPE_INVALID_VERSION ? "the request line does not end behind its version"
+                                                           : llhttp_get_error_reason(&conn->parser));
     }
 }
 
@@ -239,18 +237,12 @@ static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
 
 /* The host of a request: the one in its target wins over the header (RFC 9112, section 3.2.2). */
 static const char *host_of(const struct hearth_http_conn *conn, char target[HEARTH_HTTP_HOST_BYTES]) {
-    const char *url = (const char *)conn->url.data;
-    const char *at = conn->url.len > 0 && *url != '/' ? memmem(url, conn->url.len, "://", 3) : NULL;
-    if (at == NULL) {
+    struct hearth_http_target split;
+    (void)hearth_http_target_split((const char *)conn->url.data, conn->url.len, &split); /* its head was checked */
+    if (split.authority_len == 0) {
         return hearth_http_conn_header(conn, "host");
     }
-    at += 3;
-    size_t len = 0;
-    while (at + len < url + conn->url.len && strchr("/?#", at[len]) == NULL && len < HEARTH_HTTP_HOST_BYTES - 1) {
-        len++;
-    }
-    memcpy(target, at, len);
-    target[len] = '\0';
+    snprintf(target, HEARTH_HTTP_HOST_BYTES, "%.*s", (int)split.authority_len, split.authority);
     return target;
 }
 
@@ -315,8 +307,7 @@ static bool open_exchange(struct hearth_http_conn *conn) {
     int status = 0;
     conn->exchange = hearth_http_exchange_create(conn, &status);
     if (conn->exchange == NULL) {
-        hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
-        return false;
+        return hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
     }
     if (!admit(conn->exchange)) {
         return false;
@@ -338,18 +329,15 @@ static bool check_head(struct hearth_http_conn *conn) {
     struct hearth_http_server *server = conn->server;
     struct hearth_http_refusal refusal;
     if (!hearth_http_head_check(conn, &refusal)) {
-        hearth_http_conn_fail(conn, refusal.status, refusal.message);
-        return false;
+        return hearth_http_conn_fail(conn, refusal.status, refusal.message);
     }
     const char *no_room = conn->over_limit ? hearth_http_make_room(conn) : NULL;
     if (no_room != NULL) {
-        hearth_http_conn_fail(conn, 503, no_room);
-        return false;
+        return hearth_http_conn_fail(conn, 503, no_room);
     }
     conn->over_limit = false;
     if ((conn->parser.flags & F_CONTENT_LENGTH) != 0 && conn->parser.content_length > server->params.body_bytes) {
-        hearth_http_conn_fail(conn, 413, "the request's body is too large");
-        return false;
+        return hearth_http_conn_fail(conn, 413, "the request's body is too large");
     }
     return true;
 }

@@ -32,20 +32,6 @@ size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn) {
     return evbuffer_get_length(bufferevent_get_output(conn->bev));
 }
 
-/* ---- the quiet list ---- */
-
-static void leave_quiet(struct hearth_http_conn *conn) {
-    if (conn->quiet) {
-        TAILQ_REMOVE(&conn->server->quiet, conn, in_quiet);
-        conn->quiet = false;
-    }
-}
-
-static void enter_quiet(struct hearth_http_conn *conn) {
-    TAILQ_INSERT_TAIL(&conn->server->quiet, conn, in_quiet);
-    conn->quiet = true;
-}
-
 /* ---- deadlines ---- */
 
 static int64_t least(int64_t a, int64_t b) {
@@ -136,8 +122,9 @@ void hearth_http_conn_enter(struct hearth_http_conn *conn, enum hearth_http_conn
     ++*count_of(conn->server, state);
     conn->state = state;
     conn->since_us = conn->heard_us = now_us;
-    if (state == HEARTH_HTTP_CONN_SHAKE || state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD) {
-        enter_quiet(conn);
+    conn->quiet = state == HEARTH_HTTP_CONN_SHAKE || state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD;
+    if (conn->quiet) {
+        TAILQ_INSERT_TAIL(&conn->server->quiet, conn, in_quiet);
     }
     if (hearth_http_conn_unsent(conn) == 0) {
         begin_window(conn, now_us);
@@ -146,7 +133,10 @@ void hearth_http_conn_enter(struct hearth_http_conn *conn, enum hearth_http_conn
 }
 
 void hearth_http_conn_leave(struct hearth_http_conn *conn) {
-    leave_quiet(conn);
+    if (conn->quiet) {
+        TAILQ_REMOVE(&conn->server->quiet, conn, in_quiet);
+        conn->quiet = false;
+    }
     --*count_of(conn->server, conn->state);
 }
 
