@@ -166,10 +166,8 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
         body = hearth_json_parse(text, len, JSON_ALLOW_NUL, &at);
     }
     if (body == NULL) {
-        if (json_error_code(&at) == json_error_out_of_memory) {
-            return hearth_api_fail_nomem(&job->error);
-        }
-        return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
+        return json_error_code(&at) != json_error_out_of_memory &&
+               hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the body is not valid JSON: line %d, column %d: %s", at.line, at.column, at.text);
     }
     const bool list = (job->route->flags & HEARTH_ROUTE_LIST) != 0;

@@ -41,20 +41,11 @@ static bool begin_background(struct hearth_job *job) {
                                "max_output_tokens must not be 0 in the background");
     }
     hearth_api_id_name(job);
-    json_t *record = hearth_response_record(job, HEARTH_TURN_IN_PROGRESS);
-    if (record == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    if (!job->parsed->generation.stream &&
-        !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
-        json_decref(record);
-        return false;
-    }
-    if (!hearth_api_stored_put_open(job, HEARTH_TURN_IN_PROGRESS, record)) {
-        return false;
-    }
-    job->detached = true;
-    return true;
+    const bool told =
+        job->parsed->generation.stream || hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false));
+    job->detached = told && hearth_api_stored_put_open(job, HEARTH_TURN_IN_PROGRESS,
+                                                       hearth_response_record(job, HEARTH_TURN_IN_PROGRESS));
+    return job->detached;
 }
 
 bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {

@@ -28,7 +28,7 @@ bool hearth_conversation_lock(const struct hearth_job *job, const char *name, st
                               struct hearth_api_error *error) {
     struct hearth_conversation_lock *lock = malloc(sizeof *lock + strlen(name) + 1), *at;
     if (lock == NULL) {
-        return hearth_api_fail_nomem(error);
+        return false;
     }
     lock->api = job->api;
     lock->owner = job->owner;
