@@ -30,22 +30,10 @@ void hearth_marks_add(struct hearth_transcript_prompt *prompt, size_t offset) {
 
 /* ---- where they are in the text ---- */
 
-static size_t leading_space(const struct hearth_message *message) {
-    return strspn(message->content, " \t\r\n\f\v");
-}
-
-static size_t trimmed_len(const struct hearth_message *message) {
-    size_t len = message->content_len;
-    while (len > 0 && strchr(" \t\r\n\f\v", message->content[len - 1]) != NULL && message->content[len - 1] != '\0') {
-        len--;
-    }
-    const size_t lead = leading_space(message);
-    return len > lead ? len - lead : 0;
-}
-
 /* The offset in the prompt at which the first `upto` bytes of a message end; NO_MARK: the message was not found. */
 static size_t inside(const struct hearth_message *message, size_t begin, size_t upto) {
-    const size_t lead = leading_space(message), len = trimmed_len(message);
+    size_t len = message->content_len;
+    const size_t lead = (size_t)(hearth_message_trim(message->content, &len) - message->content);
     const size_t bytes = upto > lead ? upto - lead : 0;
     return begin == HEARTH_CHAT_NO_MARK ? begin : begin + (bytes < len ? bytes : len);
 }

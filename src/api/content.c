@@ -13,6 +13,8 @@
  * message was taken from the cache of parsed messages. */
 #include "api/job.h"
 
+#include "base/utf8.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -150,14 +152,9 @@ static void take_facts(struct facts *facts, const json_t *object) {
 
 /* Appends a client's text in one line: at most `most` bytes, whole characters, no control characters. */
 static bool append_sanitized(struct hearth_buf *out, const char *text, size_t most) {
-    size_t len = strlen(text), from;
-    const bool cut = len > most;
-    if (cut) {
-        for (len = most; len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80; len--) {
-        }
-    }
-    from = out->len;
-    if (!hearth_buf_append(out, text, len)) {
+    const size_t whole = strlen(text), from = out->len;
+    const bool cut = whole > most;
+    if (!hearth_buf_append(out, text, cut ? hearth_utf8_complete(text, most) : whole)) {
         return false;
     }
     for (size_t i = from; i < out->len; i++) {

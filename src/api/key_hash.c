@@ -41,15 +41,9 @@ bool hearth_key_hash_read(const char *text, struct hearth_key_hash *out) {
         memcpy(out->salt, text, len);
         text = colon + 1;
     }
-    if (strlen(text) != (size_t)2 * HEARTH_KEY_HASH_BYTES || strspn(text, "0123456789abcdefABCDEF") != strlen(text)) {
-        return false;
-    }
-    for (size_t i = 0; i < HEARTH_KEY_HASH_BYTES; i++) {
-        unsigned byte;
-        (void)sscanf(text + 2 * i, "%2x", &byte);
-        out->digest[i] = (unsigned char)byte;
-    }
-    return true;
+    size_t bytes;
+    return OPENSSL_hexstr2buf_ex(out->digest, sizeof out->digest, &bytes, text, '\0') == 1 &&
+           bytes == sizeof out->digest;
 }
 
 void hearth_key_hash_print(const struct hearth_key_hash *hash, char out[HEARTH_KEY_HASH_TEXT_MAX]) {

@@ -276,8 +276,7 @@ static struct hearth_digest add_field(struct hearth_digest digest, const char *b
     return hearth_digest_chain(digest, bytes, len);
 }
 
-/* Text without white space at both ends. */
-static const char *trim(const char *text, size_t *len) {
+const char *hearth_message_trim(const char *text, size_t *len) {
     while (*len > 0 && strchr(" \t\r\n\f\v", *text) != NULL && *text != '\0') {
         text++;
         --*len;
@@ -289,8 +288,8 @@ static const char *trim(const char *text, size_t *len) {
 }
 
 bool hearth_message_alike(const char *a, size_t na, const char *b, size_t nb) {
-    a = trim(a, &na);
-    b = trim(b, &nb);
+    a = hearth_message_trim(a, &na);
+    b = hearth_message_trim(b, &nb);
     return na == nb && (na == 0 || memcmp(a, b, na) == 0);
 }
 
@@ -310,7 +309,7 @@ static bool digest_what_it_says(struct hearth_message *message) {
     char role = (char)message->role;
     struct hearth_digest digest = hearth_digest_bytes(&role, 1);
     size_t len = message->content_len;
-    const char *content = trim(message->content, &len);
+    const char *content = hearth_message_trim(message->content, &len);
     digest = add_field(digest, content, len);
     for (size_t i = 0; i < message->call_count; i++) {
         if (!add_call(&digest, &message->calls[i])) {

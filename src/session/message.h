@@ -90,6 +90,9 @@ uint32_t hearth_message_printed(const struct hearth_message *message);
 /* The digest of a conversation up to and including a message, from the digest of what came before. */
 struct hearth_digest hearth_message_chain(struct hearth_digest said, const struct hearth_message *message);
 
+/* Text without white space at both ends. */
+const char *hearth_message_trim(const char *text, size_t *len);
+
 /* Whether two texts are equal without white space at both ends, which templates strip. */
 bool hearth_message_alike(const char *a, size_t na, const char *b, size_t nb);
 

@@ -23,7 +23,6 @@ struct hearth_anthropic_state {
     bool omits_thinking; /* thinking.display: "omitted" */
     bool diagnoses;
     char *previous_id; /* diagnostics.previous_message_id, or NULL */
-    char *request_id;
     /* Of a stream. */
     enum block open;
     json_int_t index;           /* of the open block, or of the next one */
@@ -53,18 +52,11 @@ static void state_destroy(void *opaque) {
     hearth_buf_finish(&state->thinking);
     hearth_buf_finish(&state->space);
     free(state->previous_id);
-    free(state->request_id);
     free(state);
 }
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 static bool all_space(const char *text, size_t len) {
-    while (len > 0 && is_space(text[len - 1])) {
-        len--;
-    }
+    (void)hearth_message_trim(text, &len);
     return len == 0;
 }
 
@@ -210,10 +202,6 @@ static bool ping(struct hearth_job *job, struct hearth_buf *out) {
 }
 
 static bool begin(struct hearth_job *job, struct hearth_buf *out) {
-    struct hearth_anthropic_state *state = job->dialect_state;
-    if (job->exchange != NULL) {
-        state->request_id = strdup(hearth_http_request_id(job->exchange));
-    }
     json_t *message =
         message_json(job, json_array(), NULL, NULL, usage_json(job, job->rendered->first_tokens, true), NULL);
     return hearth_sse(out, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", message)) &&
@@ -335,8 +323,7 @@ static bool finish(struct hearth_job *job, struct hearth_buf *out) {
 }
 
 static bool fail(struct hearth_job *job, struct hearth_buf *out) {
-    const struct hearth_anthropic_state *state = job->dialect_state;
-    return hearth_sse(out, "error", hearth_api_error_json_anthropic(&job->error, state->request_id));
+    return hearth_sse(out, "error", hearth_api_error_json_anthropic(&job->error, job->request_id));
 }
 
 /* What is stored with a turn for printing it again. */

@@ -29,20 +29,9 @@ static bool keyed_hash(const struct hearth_api *api, const char *label, const ch
     return ok;
 }
 
-static void trim(const char **text, size_t *len) {
-    static const char space[] = " \t\r\n\f\v";
-    while (*len > 0 && memchr(space, **text, sizeof space - 1) != NULL) {
-        (*text)++;
-        (*len)--;
-    }
-    while (*len > 0 && memchr(space, (*text)[*len - 1], sizeof space - 1) != NULL) {
-        (*len)--;
-    }
-}
-
 static bool make_frame(const struct hearth_api *api, const char *text, size_t len, unsigned char frame[FRAME_BYTES]) {
     unsigned char key[HASH_BYTES];
-    trim(&text, &len);
+    text = hearth_message_trim(text, &len);
     if (!keyed_hash(api, "hearth thinking key", "", 0, key) || !keyed_hash(api, "hearth thinking", text, len, frame)) {
         return false;
     }
