@@ -63,10 +63,7 @@ bool hearth_completions_prompts_parse(const struct hearth_job *job, const json_t
     out->prompts = json_array();
     for (size_t i = 0; i < count; i++) {
         json_t *parts = read_prompt(job->api, several ? json_array_get(value, i) : value, error);
-        if (parts == NULL) {
-            return false;
-        }
-        if (json_array_append_new(out->prompts, parts) < 0) {
+        if (json_array_append_new(out->prompts, parts) < 0) { /* or it is NULL */
             return false;
         }
     }

@@ -305,11 +305,8 @@ bool hearth_history_read(const struct hearth_job *job, const json_t *body, struc
         struct hearth_message *message = job->parts.count > 0
                                              ? message_of(job, &job->parts.items[i], i, error)
                                              : read_message(job->api, json_array_get(messages, i), i, error);
-        if (message == NULL) {
-            return false; /* hearth_history_finish() frees what was read */
-        }
         if (!hearth_history_add_sent(history, message)) {
-            return false;
+            return false; /* hearth_history_finish() frees what was read */
         }
     }
     return history->count > 0 ||
@@ -326,14 +323,12 @@ bool hearth_history_add_sent(struct hearth_history *history, struct hearth_messa
 }
 
 bool hearth_history_add(struct hearth_history *history, struct hearth_message *message) {
-    if (message != NULL && !HEARTH_BUF_ROOM(history->messages, history->count, history->cap)) {
+    if (message == NULL || !HEARTH_BUF_ROOM(history->messages, history->count, history->cap)) {
         hearth_message_unref(message);
         return false;
     }
-    if (message != NULL) {
-        history->messages[history->count++] = message;
-    }
-    return message != NULL;
+    history->messages[history->count++] = message;
+    return true;
 }
 
 void hearth_history_finish(struct hearth_history *history) {

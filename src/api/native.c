@@ -167,14 +167,9 @@ bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
     if (ok && content == NULL) {
         ok = hearth_api_fail(&job->error, 400, "missing_required_parameter", "content", "content is missing");
     }
-    if (ok && json_is_array(content)) {
-        size_t i;
-        const json_t *part;
-        json_array_foreach(content, i, part) {
-            ok = ok && append_ids(job, part, special && i == 0, parse, &tokens);
-        }
-    } else if (ok) {
-        ok = append_ids(job, content, special, parse, &tokens);
+    const bool list = json_is_array(content);
+    for (size_t i = 0; ok && i < (list ? json_array_size(content) : 1); i++) {
+        ok = append_ids(job, list ? json_array_get(content, i) : content, special && i == 0, parse, &tokens);
     }
     ok = ok && respond_list(job, &tokens, pieces);
     hearth_tokens_finish(&tokens);
@@ -184,29 +179,19 @@ bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
 bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
     const json_t *tokens = hearth_api_json_get(body, "tokens");
     struct hearth_buf text = {0};
-    size_t i;
-    const json_t *id;
     if (!json_is_array(tokens)) {
         return hearth_api_fail(&job->error, 400, tokens == NULL ? "missing_required_parameter" : "invalid_type",
                                "tokens", "tokens must be an array of token ids");
     }
     const size_t ids_bytes = json_array_size(tokens) * ID_BYTES;
     bool ok = true;
-    json_array_foreach(tokens, i, id) {
+    for (size_t i = 0; ok && i < json_array_size(tokens); i++) {
         hearth_token token;
-        if (!hearth_api_json_token(job->api, id, &token)) {
-            ok = hearth_api_fail(&job->error, 400, "invalid_value", "tokens", "tokens[%zu] is no id of the vocabulary",
-                                 i);
-            break;
-        }
-        if (hearth_cancel_poll() != HEARTH_OK || !hearth_engine_append_text(job->api->engine, token, true, &text)) {
-            ok = false;
-            break;
-        }
-        ok = hearth_limits_answer(job->body_bytes, ids_bytes + TEXT_COPIES * text.len, &job->error);
-        if (!ok) {
-            break;
-        }
+        ok = hearth_api_json_token(job->api, json_array_get(tokens, i), &token) ||
+             hearth_api_fail(&job->error, 400, "invalid_value", "tokens", "tokens[%zu] is no id of the vocabulary", i);
+        ok = ok && hearth_cancel_poll() == HEARTH_OK &&
+             hearth_engine_append_text(job->api->engine, token, true, &text) &&
+             hearth_limits_answer(job->body_bytes, ids_bytes + TEXT_COPIES * text.len, &job->error);
     }
     if (ok) {
         json_t *content = hearth_json_text((const char *)text.data, text.len);

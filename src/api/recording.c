@@ -123,17 +123,22 @@ bool hearth_recording_get(struct hearth_api *api, struct hearth_http_exchange *e
 
 /* ---- a request ---- */
 
+/* Where the chains of a key's digests begin in this stream. */
+static struct hearth_digest begin_of(const struct hearth_recording *stream, const struct hearth_digest *owner) {
+    uint8_t secret[32];
+    hearth_salt_secret(stream->api, secret);
+    const struct hearth_digest at = hearth_digest_bytes(secret, sizeof secret);
+    return hearth_digest_chain(hearth_digest_chain(at, &stream->began_us, sizeof stream->began_us), owner,
+                               sizeof *owner);
+}
+
 /* Appends the digests of the prompt, and of the part of the reply that the sequence held. */
 static bool append_digests(const struct hearth_recording *stream, const struct hearth_choice *choice,
                            struct hearth_buf *out) {
     const struct hearth_tokens *prompt = &choice->prompt->tokens, *reply = &choice->sampled;
     const size_t block = stream->block_tokens, held = choice->receipt.end_tokens;
     const size_t said = held > prompt->n ? held - prompt->n : 0, n = prompt->n + (said < reply->n ? said : reply->n);
-    uint8_t secret[32];
-    hearth_salt_secret(stream->api, secret);
-    struct hearth_digest at = hearth_digest_bytes(secret, sizeof secret);
-    at = hearth_digest_chain(at, &stream->began_us, sizeof stream->began_us);
-    at = hearth_digest_chain(at, &choice->job->owner, sizeof choice->job->owner);
+    struct hearth_digest at = begin_of(stream, &choice->job->owner);
     bool ok = hearth_buf_reserve(out, n / block * 16 + 16);
     for (size_t i = 0; ok && i + block <= n; i += block) {
         hearth_token tokens[BLOCK_TOKENS];
@@ -155,15 +160,8 @@ static bool append_served(const struct hearth_receipt *receipt, struct hearth_bu
 
 /* Appends what stands for the request's key in this stream. */
 static bool append_key(const struct hearth_recording *stream, const struct hearth_job *job, struct hearth_buf *out) {
-    uint8_t secret[32];
-    if (hearth_digest_is_zero(job->owner)) {
-        return true;
-    }
-    hearth_salt_secret(stream->api, secret);
-    struct hearth_digest key = hearth_digest_bytes(secret, sizeof secret);
-    key = hearth_digest_chain(key, &stream->began_us, sizeof stream->began_us);
-    key = hearth_digest_chain(key, &job->owner, sizeof job->owner);
-    return hearth_buf_printf(out, "\"key\":\"%016" PRIx64 "\",", key.hi);
+    return hearth_digest_is_zero(job->owner) ||
+           hearth_buf_printf(out, "\"key\":\"%016" PRIx64 "\",", begin_of(stream, &job->owner).hi);
 }
 
 static bool append_block(const struct hearth_recording *stream, struct hearth_buf *out) {

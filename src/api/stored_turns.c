@@ -306,42 +306,29 @@ bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_a
     return true;
 }
 
-/* The items of the messages that the request has added. NULL: out of memory. */
+/* The items of the messages that the request has added. What memory was refused to may be missing (base/memory.h). */
 static json_t *new_items(const struct hearth_api_resolved *out) {
     const struct hearth_api_stored *stored = out->stored;
     json_t *all = json_array();
     for (size_t i = stored->line_messages > 0 ? stored->first_new : system_count(out); i < out->history.count; i++) {
         json_t *items = hearth_api_items_of_message(out->history.messages[i]);
-        const bool ok = items != NULL && json_array_extend(all, items) == 0;
+        json_array_extend(all, items);
         json_decref(items);
-        if (!ok) {
-            json_decref(all);
-            return NULL;
-        }
     }
     return all;
 }
 
 bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, struct hearth_api_resolved *out,
                                   struct hearth_api_error *error) {
-    if (!hearth_key_limits_store(job, out->stored != NULL && out->stored->session_new,
-                                 error)) { /* refused before it costs anything */
+    const bool may = hearth_key_limits_store(job, out->stored != NULL && out->stored->session_new, error) &&
+                     (job->parsed->generation.n <= 1 ||
+                      hearth_api_fail(error, 400, "invalid_value", "n", "n must be 1 where the reply is stored"));
+    struct hearth_api_stored *stored = may ? hearth_api_stored_make(out) : NULL;
+    if (stored == NULL) {
         json_decref(input);
         return false;
     }
-    struct hearth_api_stored *stored = hearth_api_stored_make(out);
-    if (stored != NULL && input == NULL) {
-        input = new_items(out);
-    }
-    if (stored == NULL || input == NULL) {
-        json_decref(input);
-        return false;
-    }
-    if (job->parsed->generation.n > 1) {
-        json_decref(input);
-        return hearth_api_fail(error, 400, "invalid_value", "n", "n must be 1 where the reply is stored");
-    }
-    stored->input = input;
+    stored->input = input != NULL ? input : new_items(out);
     stored->writes = job->parsed->generation.max_tokens != 0; /* nothing will be said */
     return true;
 }

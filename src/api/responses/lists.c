@@ -104,22 +104,15 @@ static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
     return !page->more && (!looked_for || page->found);
 }
 
-/* Finds the turn of an item's id. */
-static bool find_turn(struct hearth_job *job, const char *after, struct hearth_digest *turn) {
-    int index = -1;
-    return (hearth_api_id_parse(after, turn, &index) && index >= 0) ||
-           hearth_api_fail(&job->error, 400, "invalid_value", "after",
-                           "after: there is no item with the id '%.100s' in this list", after);
-}
-
 static bool collect(struct hearth_job *job, struct hearth_digest end, const char *after, struct page *page) {
     struct hearth_line_walk how = {.newest_first = !page->ascending, .take = take_turn, .user = page};
+    int index = -1, err = HEARTH_OK;
     page->after = after;
-    if (after != NULL && !find_turn(job, after, &how.from)) {
-        return false;
+    if (after != NULL && (!hearth_api_id_parse(after, &how.from, &index) || index < 0)) {
+        err = HEARTH_ERR_INVALID;
+    } else if (!hearth_digest_is_zero(end)) {
+        err = hearth_line_read(job->api->store, job->owner, end, &how);
     }
-    const bool begun = !hearth_digest_is_zero(end);
-    const int err = begun ? hearth_line_read(job->api->store, job->owner, end, &how) : HEARTH_OK;
     if (err == HEARTH_ERR_INVALID || (err == HEARTH_OK && after != NULL && !page->found)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "after",
                                "after: there is no item with the id '%.100s' in this list", after);
