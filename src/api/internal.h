@@ -47,28 +47,9 @@
 #define HEARTH_MS(us) ((double)(us) / 1000.0)
 #define HEARTH_JSON_DUMP (JSON_COMPACT | JSON_REAL_PRECISION(15)) /* 0.1 stays 0.1 */
 
-struct hearth_choice;
 struct hearth_api_constraint;
-struct hearth_job;
-struct hearth_idle;
-struct hearth_message_cache;
-struct hearth_first_values;
-struct hearth_toolset;
-struct hearth_toolsets;
-struct hearth_journal;
-struct hearth_ring;
-struct hearth_feed_stream;
-struct hearth_script;
-struct hearth_session_store;
-struct hearth_api_stored;
-struct hearth_owner_quota;
-struct hearth_quota;
-struct hearth_api_deletion_worker;
-struct hearth_transcripts;
 struct hearth_transcript_prompt;
-struct hearth_transcript_result;
 struct hearth_api_error;
-struct hearth_api_phases;
 struct hearth_caller;
 
 /* ---- template_probe.c: what the template does ---- */
@@ -184,8 +165,6 @@ enum hearth_route_flag {
 
 /* ---- keys.c: the keys that open the server ---- */
 
-struct hearth_api_keys;
-
 /* What is known of a key, without the key itself. */
 struct hearth_caller {
     struct hearth_digest salt;   /* of its state and conversations; zero: there are no other callers */
@@ -230,9 +209,9 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
 void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns);
 /* Notes the client of a new job, and how many requests are in front of it. */
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange);
-/* Counts a job that has ended. */
 /* The job is about to be submitted: notes which ones are there before it. */
 void hearth_access_note_ahead(struct hearth_job *job);
+/* Counts a job that has ended. */
 void hearth_access_log_job(const struct hearth_job *job);
 
 /* ---- route.c ---- */

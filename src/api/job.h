@@ -191,7 +191,6 @@ void hearth_api_id_show(const struct hearth_job *job, struct hearth_http_exchang
 
 /* ---- pool.c ---- */
 
-struct hearth_api_pool;
 struct hearth_api_pool *hearth_api_pool_create(size_t threads);
 /* Calls job->pool_run on a worker, or at once if the pool was stopped. Jobs of routes that only count
  * (HEARTH_ROUTE_COUNT) run after the others. These jobs, jobs with long bodies and the jobs of one key never occupy the

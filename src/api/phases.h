@@ -20,9 +20,8 @@
 
 #include "api/internal.h"
 
-struct hearth_conversation_lock;
-struct hearth_divergence;
-struct hearth_transcript_place;
+struct hearth_choice;
+struct hearth_transcript_result;
 
 enum hearth_api_continues { HEARTH_CONTINUES_UNSAID, HEARTH_CONTINUES_NO, HEARTH_CONTINUES_YES };
 

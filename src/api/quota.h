@@ -8,8 +8,6 @@
 
 #include "api/api.h"
 
-struct hearth_quota;
-
 /* A bucket at one moment. */
 struct hearth_quota_bucket {
     uint32_t limit; /* a minute; 0: none */
