@@ -22,7 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOUCH_SHARE 8 /* an item is touched again after this part of its time to live */
+/* An item is touched again when one part in so many of its time to live has passed. With more parts, most uses would
+ * cost commands; with fewer, what is used now and then would be gone. */
+#define TOUCH_SHARE 8
 
 /* ---- commands ---- */
 

@@ -70,15 +70,16 @@ static void close_store(struct store *store) {
     (void)waitpid(store->process, NULL, 0);
 }
 
-static struct hearth_backing *open_tier_knowing(const struct store *store, struct hearth_digest model,
-                                                const char *key_file, size_t known_bytes) {
+static struct hearth_backing *open_tier_with(const struct store *store, struct hearth_digest model,
+                                             const char *key_file, size_t known_bytes, int64_t ttl_s) {
     const struct hearth_remote_params params = {.url = store->url,
                                                 .fingerprint = model,
                                                 .page_tokens = PAGE,
                                                 .key_file = key_file,
                                                 .timeout_us = 10000000,
                                                 .state_bytes = 4 << 20,
-                                                .known_bytes = known_bytes};
+                                                .known_bytes = known_bytes,
+                                                .ttl_s = ttl_s};
     struct hearth_backing *backing = NULL;
     struct hearth_errmsg msg = {""};
     if (hearth_remote_create(&params, &backing, &msg) != HEARTH_OK) {
@@ -88,7 +89,7 @@ static struct hearth_backing *open_tier_knowing(const struct store *store, struc
 }
 
 static struct hearth_backing *open_tier(const struct store *store, struct hearth_digest model, const char *key_file) {
-    return open_tier_knowing(store, model, key_file, 0);
+    return open_tier_with(store, model, key_file, 0, 0);
 }
 
 /* ---- values ---- */
@@ -406,7 +407,7 @@ static void forgets_what_is_too_much(void **state) {
         print_message("redis-server is not installed\n");
         skip();
     }
-    struct hearth_backing *backing = open_tier_knowing(&store, fingerprint, NULL, 2048);
+    struct hearth_backing *backing = open_tier_with(&store, fingerprint, NULL, 2048, 0);
     struct hearth_backing_stats stats;
     int lost = 0, written = 0;
     for (int i = 0; i < WRITTEN; i++) {
@@ -428,6 +429,59 @@ static void forgets_what_is_too_much(void **state) {
     assert_true(backing->ops->seek(backing, &place, 1) > 0);
     expect(backing, HEARTH_BACKING_FOUND, &items[0]);
     assert_int_equal(get(backing, &items[0]), HEARTH_OK);
+    backing->ops->destroy(backing);
+    close_store(&store);
+}
+
+/* ---- time to live ---- */
+
+static atomic_int_fast64_t later_us;
+
+int64_t __real_hearth_clock_us(void);
+int64_t __wrap_hearth_clock_us(void);
+
+int64_t __wrap_hearth_clock_us(void) {
+    return __real_hearth_clock_us() + atomic_load(&later_us);
+}
+
+static long long number(struct store *store, int argc, const char **argv) {
+    redisReply *reply = ask(store, argc, argv, NULL);
+    const long long value = reply->integer;
+    freeReplyObject(reply);
+    return value;
+}
+
+/* So many seconds later the item is used. Returns for how long its block then lives, if that were 100 s. */
+static long long lives_s(struct store *store, struct hearth_backing *backing, const struct item *item, int seconds) {
+    static int others;
+    struct item other;
+    char base[33], key[160];
+    hearth_digest_hex(item->record.base, base);
+    (void)snprintf(key, sizeof key, "hearth:%s:i:{%s}", hearth_model_id(fingerprint, PAGE).hex, base);
+    const char *expire[] = {"EXPIRE", key, "100"}, *ttl[] = {"TTL", key};
+    assert_int_equal(number(store, 3, expire), 1);
+    atomic_fetch_add(&later_us, seconds * INT64_C(1000000));
+    backing->ops->touch(backing, &(struct hearth_backing_touch){.name = item->record.name, .pos = PAGE}, 1);
+    make_item(&other, HEARTH_RECORD_PAGE, 100 + ++others, 1, PAGE, 300);
+    assert_true(put(backing, &other, NULL)); /* behind it */
+    expect(backing, HEARTH_BACKING_WRITTEN, &other);
+    return number(store, 2, ttl);
+}
+
+/* What is used lives on: not each use costs the store a command, but it is told before much of the time has passed. */
+static void what_is_used_lives_on(void **state) {
+    struct store store;
+    struct item item;
+    if (!open_store(&store, *state)) {
+        print_message("redis-server is not installed\n");
+        skip();
+    }
+    struct hearth_backing *backing = open_tier_with(&store, fingerprint, NULL, 0, 800);
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 1, PAGE, 300);
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    assert_in_range(lives_s(&store, backing, &item, 50), 1, 100);
+    assert_in_range(lives_s(&store, backing, &item, 150), 700, 800);
     backing->ops->destroy(backing);
     close_store(&store);
 }
@@ -454,6 +508,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names_of_nodes),
                                        cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
                                        cmocka_unit_test_setup_teardown(a_popular_head, enter, leave),
-                                       cmocka_unit_test_setup_teardown(forgets_what_is_too_much, enter, leave)};
+                                       cmocka_unit_test_setup_teardown(forgets_what_is_too_much, enter, leave),
+                                       cmocka_unit_test_setup_teardown(what_is_used_lives_on, enter, leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
