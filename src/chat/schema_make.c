@@ -336,22 +336,32 @@ static bool stands_alone(struct schema_maker *m, const json_t *form, const json_
     return true;
 }
 
-/* One branch of a oneOf. Objects that differ by the property of a discriminator must have it, also where the branches
- * have a default for it. */
+/* Whether a form, or what it refers to, is an object that must have a property. */
+static bool must_have(struct schema_maker *m, const json_t *form, const json_t *name) {
+    const char *ref = json_string_value(json_object_get(form, "$ref"));
+    const json_t *names = json_object_get(ref != NULL ? our_definition(m, ref) : form, "required");
+    const json_t *each;
+    size_t i;
+    json_array_foreach(names, i, each) {
+        if (json_equal(each, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One branch of a oneOf. Objects that a discriminator tells apart must have its property, also where it has a default:
+ * clients look there for the branch. */
 static json_t *make_one_of(struct schema_maker *m, const json_t *choice, size_t branch, json_t *all, size_t depth) {
-    const json_t *branches = json_object_get(choice, "oneOf");
     const json_t *tag = json_object_get(json_object_get(choice, "discriminator"), "propertyName");
     json_t *form = hearth_schema_make(m, all, depth + 1);
     size_t other = 0;
-    if (form == NULL || stands_alone(m, form, branches, branch, depth, &other)) {
-        return form;
-    }
-    if (json_is_string(tag)) {
+    if (form != NULL && json_is_string(tag) && !must_have(m, form, tag)) {
         hearth_schema_append(all, hearth_schema_own(m, json_pack("{s:[O]}", "required", tag)));
         form = hearth_schema_make(m, all, depth + 1);
-        if (form == NULL || stands_alone(m, form, branches, branch, depth, &other)) {
-            return form;
-        }
+    }
+    if (form == NULL || stands_alone(m, form, json_object_get(choice, "oneOf"), branch, depth, &other)) {
+        return form;
     }
     return hearth_schema_refuse(m, NULL, "a value may be valid by number %zu too", other);
 }

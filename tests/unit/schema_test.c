@@ -68,6 +68,10 @@ static const struct kept {
      "'oneOf':[{'properties':{'k':{'const':'a'}}},{'properties':{'k':{'const':'b'}}}]}",
      "{'anyOf':[{'type':'object','properties':{'k':{'enum':['a']}},'required':['k'],'additionalProperties':false},"
      "{'type':'object','properties':{'k':{'enum':['b']}},'required':['k'],'additionalProperties':false}]}"},
+    {"{'discriminator':{'propertyName':'k'},"
+     "'oneOf':[{'type':'object','properties':{'k':{'const':'a','default':'a'}}},{'type':'null'}]}",
+     "{'anyOf':[{'type':'object','properties':{'k':{'enum':['a']}},'required':['k'],'additionalProperties':false},"
+     "{'type':'null'}]}"},
     {"{'not':{'type':['string','null','array','object','boolean']}}", "{'type':'number'}"},
     /* Recursive. */
     {"{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties':{'next':{'$ref':'#/$defs/n'}}}}}",
