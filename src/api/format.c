@@ -25,14 +25,18 @@ static bool set_schema(const json_t *schema, bool loose, const char *param, stru
     if (options->schema != NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: there are two schemas in this request", param);
     }
-    const bool kept = hearth_chat_schema_check(schema, &reason);
-    if (!kept && loose) {
-        int rc = hearth_chat_schema_loosen(schema, &options->schema, &reason);
+    int rc = hearth_chat_schema_check(schema, &reason) ? HEARTH_OK : HEARTH_ERR_INVALID;
+    if (rc != HEARTH_OK && loose) {
+        rc = hearth_chat_schema_loosen(schema, &options->schema, &reason);
         options->request.json_schema = options->schema;
-        return rc == HEARTH_OK || hearth_api_fail_err(error, rc, &reason);
+        if (rc == HEARTH_OK) {
+            return true;
+        }
     }
-    if (!kept) {
-        return hearth_api_fail(error, 400, "unsupported_schema", param, "%s: %s", param, reason.text);
+    if (rc != HEARTH_OK) {
+        return rc == HEARTH_ERR_INVALID
+                   ? hearth_api_fail(error, 400, "unsupported_schema", param, "%s: %s", param, reason.text)
+                   : hearth_api_fail_err(error, rc, &reason);
     }
     options->schema = json_object_size(schema) == 0 ? json_pack("{s:s}", "type", "object") : json_deep_copy(schema);
     options->request.json_schema = options->schema;

@@ -253,7 +253,8 @@ int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, str
 
 /* Sets `*out` to the schema as far as a format keeps it that need not be kept to the letter: the schema itself where
  * llama.cpp's builder takes it, and else one that says the type alone. A new reference.
- * Errors: NOMEM, and those of a work that was ended (`msg` says what); NULL then. */
+ * Errors: INVALID: its type is none of JSON's; NOMEM; and those of a work that was ended (`msg` says what); NULL then.
+ */
 int hearth_chat_schema_loosen(const json_t *schema, json_t **out, struct hearth_errmsg *msg);
 
 /* ---- schema.c ---- */

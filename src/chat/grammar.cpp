@@ -171,8 +171,10 @@ extern "C" int hearth_chat_schema_loosen(const json_t *schema, json_t **out, str
         } catch (const invalid_request &) {
             json_t *type = json_object_get(schema, "type");
             const json_ptr alone(json_pack("{s:O*}", "type", type));
-            const bool known = type != nullptr && hearth_chat_schema_check(alone.get(), nullptr);
-            *out = known ? json_incref(alone.get()) : json_pack("{s:s}", "type", "object");
+            if (type != nullptr && !hearth_chat_schema_check(alone.get(), nullptr)) {
+                throw; /* no type of JSON: this is no schema */
+            }
+            *out = type != nullptr ? json_incref(alone.get()) : json_pack("{s:s}", "type", "object");
         }
         return *out != nullptr ? HEARTH_OK : throw std::bad_alloc();
     });
