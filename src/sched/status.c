@@ -104,7 +104,9 @@ void hearth_service_stats(struct hearth_service *service, struct hearth_service_
 
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
     pthread_mutex_lock(&service->mutex);
-    memcpy(lanes, service->lane_info, (service->lanes < cap ? service->lanes : cap) * sizeof *lanes);
+    if (cap > 0) { /* else `lanes` may be NULL, which memcpy does not take */
+        memcpy(lanes, service->lane_info, (service->lanes < cap ? service->lanes : cap) * sizeof *lanes);
+    }
     pthread_mutex_unlock(&service->mutex);
     return service->lanes;
 }
@@ -112,7 +114,9 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
 size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
     pthread_mutex_lock(&service->mutex);
     size_t n = service->waiting_count;
-    memcpy(waiting, service->waiting, (n < cap ? n : cap) * sizeof *waiting);
+    if (cap > 0) {
+        memcpy(waiting, service->waiting, (n < cap ? n : cap) * sizeof *waiting);
+    }
     pthread_mutex_unlock(&service->mutex);
     return n;
 }
