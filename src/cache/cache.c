@@ -414,12 +414,13 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
 }
 
 /* Where LRU decides, a talk with pages that may go stands where the first of them belongs. */
-static void check_order(const struct hearth_returns *returns, const struct hearth_talk *talk) {
-    const struct hearth_heap *victims = &talk->victims[HEARTH_TALK_PAGES];
-    if (victims->n > 0 && !hearth_returns_learns_well(returns)) {
-        const struct hearth_heap_entry *entry =
-            &returns->offering[HEARTH_TALK_PAGES].least.v[talk->least[HEARTH_TALK_PAGES].index - 1];
-        HEARTH_ASSERT(entry->priority >= victims->v[0].priority && entry->priority <= victims->v[0].priority);
+static void check_order(const struct hearth_returns *returns) {
+    const struct hearth_talk_list *list = &returns->offering[HEARTH_TALK_PAGES];
+    for (size_t i = 0; i < list->n && !hearth_returns_learns_well(returns); i++) {
+        const struct hearth_talk *talk = hearth_returns_talk(returns, list->talks[i]);
+        const double rank = talk->victims[HEARTH_TALK_PAGES].v[0].priority;
+        const double place = list->least.v[talk->least[HEARTH_TALK_PAGES].index - 1].priority;
+        HEARTH_ASSERT(place >= rank && place <= rank);
     }
 }
 
@@ -429,7 +430,6 @@ static void check_pool(const struct hearth_cache *cache, const struct hearth_cac
     for (uint32_t talk = 0; talk < cache->returns->talk_count; talk++) {
         const struct hearth_heap *heap = &hearth_returns_talk(cache->returns, talk)->victims[pool->victims];
         check_heap(heap);
-        check_order(cache->returns, hearth_returns_talk(cache->returns, talk));
         victims += heap->n;
     }
     check_heap(&pool->leases);
@@ -453,6 +453,7 @@ void hearth_cache_check(const struct hearth_cache *cache) {
     }
     check_pool(cache, &cache->pages, &count.pages);
     check_pool(cache, &cache->snapshots, &count.snapshots);
+    check_order(cache->returns);
     HEARTH_ASSERT(count.pages.bytes == cache->pages.used_bytes);
     size_t owned_bytes = 0;
     for (size_t i = 0; i < cache->shares.n; i++) {
