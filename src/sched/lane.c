@@ -132,13 +132,16 @@ void hearth_lane_count(struct hearth_service *service, struct hearth_task *task,
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* About how long the preempted task needs to compute again what it has lost since. */
+/* About how long the preempted task needs to compute again what it has lost since. A turn that is lost as a whole
+ * counts as long as it was: by a pace that is too good it would cost nothing, and the task would be preempted for ever
+ * after turns that are too short to keep anything. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
-    double each_us = hearth_pace_prefill_us(&service->pace);
+    const double each_us = hearth_pace_prefill_us(&service->pace);
     if (task->preempted_at <= computed) {
         return 0;
     }
-    return each_us > 0 ? (int64_t)(each_us * (task->preempted_at - computed)) : HEARTH_QUANTUM_US;
+    const int64_t again_us = each_us > 0 ? (int64_t)(each_us * (task->preempted_at - computed)) : HEARTH_QUANTUM_US;
+    return computed <= task->turn_begun && again_us < task->turn_us ? task->turn_us : again_us;
 }
 
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,

@@ -14,7 +14,10 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     int lane = task->lane;
     bool prefetch = hearth_task_is_prefetch(task);
     struct hearth_live *live = &service->lives[lane];
-    int64_t arrived_us = hearth_step_lane(service->step, lane)->arrived_us;
+    const struct hearth_step_lane *turn = hearth_step_lane(service->step, lane);
+    const int64_t arrived_us = turn->arrived_us;
+    task->turn_begun = turn->begun;
+    task->turn_us = turn->state == HEARTH_LANE_PREFILL ? hearth_service_now_us(service) - turn->assigned_us : 0;
     hearth_lane_leave(service, task);
     hearth_lane_count(service, task, true, 0);
     task->preempted_at = (int32_t)live->tokens.n;

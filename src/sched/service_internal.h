@@ -96,6 +96,8 @@ struct hearth_task {
     int64_t waited_us, prefill_us, decode_us; /* sums: earlier waits, and time on earlier lanes */
     int32_t ahead;                            /* positions captured on the way, in whole pages */
     int32_t preempted_at;                     /* positions that it held when it was last preempted */
+    int32_t turn_begun;                       /* and at the beginning of that turn, */
+    int64_t turn_us;                          /* which was so long, if it ended before the prompt did; else 0 */
     int64_t faults;                           /* page faults of the process when it first got a lane */
     int64_t preempt_cost_us;                  /* time that preempting it and capturing its state took */
     bool waits;                               /* it has no lane */
