@@ -133,8 +133,8 @@ void hearth_lane_count(struct hearth_service *service, struct hearth_task *task,
 }
 
 /* About how long the preempted task needs to compute again what it has lost since. A turn that is lost as a whole
- * counts as long as it was: by a pace that is too good it would cost nothing, and the task would be preempted for ever
- * after turns that are too short to keep anything. */
+ * counts as long as its prefill was: by a pace that is too good it would cost nothing, and the task would be preempted
+ * for ever after turns that are too short to keep anything. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
     const double each_us = hearth_pace_prefill_us(&service->pace);
     if (task->preempted_at <= computed) {

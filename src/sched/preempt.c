@@ -17,7 +17,7 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     const struct hearth_step_lane *turn = hearth_step_lane(service->step, lane);
     const int64_t arrived_us = turn->arrived_us;
     task->turn_begun = turn->begun;
-    task->turn_us = turn->state == HEARTH_LANE_PREFILL ? hearth_service_now_us(service) - turn->assigned_us : 0;
+    task->turn_us = (turn->decodes_us > 0 ? turn->decodes_us : hearth_service_now_us(service)) - turn->assigned_us;
     hearth_lane_leave(service, task);
     hearth_lane_count(service, task, true, 0);
     task->preempted_at = (int32_t)live->tokens.n;

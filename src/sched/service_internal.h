@@ -97,7 +97,7 @@ struct hearth_task {
     int32_t ahead;                            /* positions captured on the way, in whole pages */
     int32_t preempted_at;                     /* positions that it held when it was last preempted */
     int32_t turn_begun;                       /* and at the beginning of that turn, */
-    int64_t turn_us;                          /* which was so long, if it ended before the prompt did; else 0 */
+    int64_t turn_us;                          /* whose prefill took so long */
     int64_t faults;                           /* page faults of the process when it first got a lane */
     int64_t preempt_cost_us;                  /* time that preempting it and capturing its state took */
     bool waits;                               /* it has no lane */

@@ -83,17 +83,17 @@ static void interactive_first_then_background_then_warm(void **state) {
     close_stage(&stage);
 }
 
-/* Each prefill of a background prompt is preempted for a prompt that a client waits for, and its state cannot be
- * restored. Beside a reply a prompt seems to cost nothing, because batches take as long without it. The turns get
- * longer nevertheless, until one is long enough. */
-static void turns_that_are_lost_get_longer(void **state) {
-    (void)state;
+/* Each turn of a background request is preempted for a prompt that a client waits for, one at each `every` tokens of a
+ * reply, and its state cannot be restored. Beside a reply a prompt seems to cost nothing, because batches take as long
+ * without it. The turns get longer nevertheless, until one is long enough. */
+static void lose_turns(size_t prompt_tokens, int32_t max_tokens, int every) {
     struct stage stage;
     const struct stage_options options = {
         .ctx_tokens = 16384, .lanes = 2, .prefill_tokens_per_s = 1e6, .decode_tokens_per_s = 0.5};
     open_stage_with(&stage, &options);
     hearth_sim_fault(stage.engine, HEARTH_SIM_FAULT_PAGE_IMPORT, 1, true);
-    struct hearth_tokens talk = tokens_like(0, 20, 0), paper = tokens_like(1, 5000, 0), other = tokens_like(2, 40, 0);
+    struct hearth_tokens talk = tokens_like(0, 20, 0), paper = tokens_like(1, prompt_tokens, 0),
+                         other = tokens_like(2, 40, 0);
     struct hearth_request speaks = request_of(&talk), reads = request_of(&paper);
     struct gate gate;
     struct reply read, replies[30];
@@ -102,10 +102,11 @@ static void turns_that_are_lost_get_longer(void **state) {
     speaks.sampling.ignore_eos = true;
     launch_gate(&stage, &speaks, &gate, 4);
     reads.priority = HEARTH_CLASS_BACKGROUND;
-    reads.max_tokens = 1;
+    reads.max_tokens = max_tokens;
+    reads.sampling.ignore_eos = true;
     (void)launch(&stage, &reads, &read);
     for (int i = 0; i < asked; i++) {
-        open_gate(&gate, 3);
+        open_gate(&gate, every);
         await_gate(&gate);
         struct hearth_request asks = request_of(&other);
         other.v[0] = 40 + i;
@@ -130,6 +131,16 @@ static void turns_that_are_lost_get_longer(void **state) {
     hearth_tokens_finish(&paper);
     hearth_tokens_finish(&other);
     close_stage(&stage);
+}
+
+static void prefills_that_are_lost_get_longer(void **state) {
+    (void)state;
+    lose_turns(5000, 1, 3);
+}
+
+static void replies_whose_prefill_is_lost_get_longer(void **state) {
+    (void)state;
+    lose_turns(400, 20, 2);
 }
 
 static void bad_classes_and_pins_are_refused(void **state) {
@@ -713,7 +724,8 @@ static void a_forget_at_the_end_is_answered(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interactive_first_then_background_then_warm),
-        cmocka_unit_test(turns_that_are_lost_get_longer),
+        cmocka_unit_test(prefills_that_are_lost_get_longer),
+        cmocka_unit_test(replies_whose_prefill_is_lost_get_longer),
         cmocka_unit_test(bad_classes_and_pins_are_refused),
         cmocka_unit_test(prefetches_are_preempted),
         cmocka_unit_test(a_prompt_takes_a_warm_lane_over),
