@@ -8,7 +8,7 @@ static void own_rescans(struct hearth_disk_params *params) {
     params->rescan_us = 0;
 }
 
-/* Waits until the maintenance threads have nothing to do. Returns for how long the first of them sleeps. */
+/* Waits until a maintenance thread has nothing to do. Returns for how long it sleeps; of several, the first. */
 static int64_t sleep_us(void) {
     while (clock_next_us() == INT64_MAX) {
         usleep(500);
@@ -20,9 +20,11 @@ static int64_t sleep_us(void) {
 static void what_others_write_is_found_in_seconds(void **state) {
     const struct room *room = *state;
     struct item item;
-    struct hearth_backing *backing[2] = {open_with(room->dir, own_rescans), open_with(room->dir, own_rescans)};
-    (void)scanned(backing[0]);
+    struct hearth_backing *backing[2] = {NULL, open_with(room->dir, own_rescans)};
     (void)scanned(backing[1]);
+    (void)sleep_us(); /* it sleeps before the clock moves */
+    backing[0] = open_with(room->dir, own_rescans);
+    (void)scanned(backing[0]);
     make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
     store(backing[0], &item);
     assert_in_range(sleep_us(), SECOND_US, 4 * SECOND_US);
