@@ -151,6 +151,7 @@ static void disk_destroy(struct hearth_backing *backing) {
     disk->stop_writer = true;
     disk->deadline_us = hearth_clock_us() + HEARTH_BACKING_END_US;
     (void)pthread_cond_broadcast(&disk->write_cond);
+    (void)pthread_cond_broadcast(&disk->gc_cond); /* the writer waits for room until the deadline only */
     hearth_disk_unlock(disk);
     if (disk->has_writer) {
         (void)pthread_join(disk->writer, NULL);

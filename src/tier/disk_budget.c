@@ -24,8 +24,16 @@ void hearth_disk_published_locked(struct disk *disk, uint64_t bytes) {
     (void)pthread_cond_signal(&disk->maintain_cond);
 }
 
+/* Waits until no eviction is wanted or under way, or it is too late for that. */
+static void wait_evicted_locked(struct disk *disk) {
+    const int64_t most = hearth_clock_us() + HEARTH_BACKING_WAIT_US;
+    for (bool early = true; early && (disk->gc_wanted || disk->gc_busy);) {
+        const bool ends = disk->stop_writer && disk->deadline_us < most;
+        early = hearth_clock_cond_wait(&disk->gc_cond, &disk->lock, ends ? disk->deadline_us : most);
+    }
+}
+
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight) {
-    const int64_t until = hearth_clock_us() + HEARTH_BACKING_WAIT_US;
     hearth_disk_lock(disk);
     bool over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
     if (over || tight) {
@@ -33,9 +41,7 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight) {
         disk->gc_tight = disk->gc_tight || tight;
         disk->gc_need = disk->gc_need > need ? disk->gc_need : need;
         (void)pthread_cond_signal(&disk->maintain_cond);
-        while ((disk->gc_wanted || disk->gc_busy) && hearth_clock_cond_wait(&disk->gc_cond, &disk->lock, until)) {
-            continue;
-        }
+        wait_evicted_locked(disk);
         /* What the eviction has counted decides: a rescan may since have counted some of it again. */
         const uint64_t bytes = disk->gc_wanted || disk->gc_busy ? disk->stats.bytes : disk->gc_left_bytes;
         over = disk->counted && bytes + need > disk->stats.budget_bytes;

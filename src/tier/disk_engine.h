@@ -247,8 +247,8 @@ void *hearth_disk_maintainer(void *disk);
 
 /* ---- disk_budget.c ---- */
 
-/* Asks for room for `need` bytes and waits for it, at most HEARTH_BACKING_WAIT_US. `tight`: even if the budget is kept.
- * False: the budget has no room. */
+/* Asks for room for `need` bytes and waits for it, at most HEARTH_BACKING_WAIT_US, and not beyond the deadline at the
+ * end. `tight`: even if the budget is kept. False: the budget has no room. */
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight);
 /* Carries out removals and evictions that are due, also during a long task of the maintenance thread. */
 void hearth_disk_evict_and_remove(struct disk *disk);

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define THREADS 8
-#define FEW 32 /* so few files start no threads */
+#define FEW 32 /* so few files are read by one thread */
 
 /* ---- one header ---- */
 
@@ -243,7 +243,7 @@ void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, 
     pool->step = examine_step;
     pool->n = files->n;
     pool->files = files;
-    pool_start(pool, files->n > FEW ? THREADS : 0);
+    pool_start(pool, files->n > FEW ? THREADS : files->n > 0); /* never this one: it evicts while they wait */
     if (also) {
         also(disk);
     }

@@ -1,6 +1,7 @@
 /* The disk tier's times, on a clock that the test moves. */
 #include "support/clock.h"
 #include "support/disk_room.h"
+#include "tier/disk_engine.h"
 
 #define SECOND_US INT64_C(1000000)
 
@@ -69,6 +70,96 @@ static void uses_are_told_in_a_minute(void **state) {
     backing->ops->destroy(backing);
 }
 
+/* ---- eviction ---- */
+
+static void small_budget(struct hearth_disk_params *params) {
+    own_rescans(params);
+    params->budget_bytes = 400000;
+}
+
+static size_t events_of(struct disk *disk) {
+    hearth_disk_lock(disk);
+    const size_t events = disk->events.count;
+    hearth_disk_unlock(disk);
+    return events;
+}
+
+/* Waits, without a look at the events, until so many puts were answered. */
+static void wait_answered(struct hearth_backing *backing, uint64_t written, uint64_t dropped) {
+    for (int ms = 0; stats(backing).written + stats(backing).dropped < written + dropped && ms < PATIENCE_S * 1000;
+         ms++) {
+        usleep(1000);
+    }
+    assert_int_equal(stats(backing).written, written);
+    assert_int_equal(stats(backing).dropped, dropped);
+}
+
+/* A cache that reads no events for long holds up what is found, but not the evictions that the writer waits for. */
+static void evicts_while_the_cache_is_busy(void **state) {
+    enum { PUTS = 12 };
+    const struct room *room = *state;
+    struct item item;
+    struct hearth_backing *backing = open_with(room->dir, small_budget), *other = open_with(room->dir, own_rescans);
+    (void)scanned(other);
+    (void)scanned(backing);
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    for (int i = 0; i <= DISK_EVENTS_WAITING; i++) { /* it is not there */
+        assert_true(backing->ops->remove(backing, item.record.name, item.record.kind));
+    }
+    while (events_of((struct disk *)backing) <= DISK_EVENTS_WAITING) {
+        usleep(500);
+    }
+    store(other, &item);
+    clock_advance_us(4 * SECOND_US); /* the next rescan finds it */
+    for (int i = 0; i < PUTS; i++) { /* each takes more than half of the budget */
+        make_item(&item, HEARTH_RECORD_PAGE, 2 + i, 0, PAGE, 250000);
+        assert_true(put(backing, &item, NULL));
+        wait_answered(backing, (uint64_t)i + 1, 0);
+    }
+    backing->ops->destroy(backing);
+    other->ops->destroy(other);
+}
+
+static void *destroy(void *backing) {
+    ((struct hearth_backing *)backing)->ops->destroy(backing);
+    return NULL;
+}
+
+static bool ends(struct disk *disk) {
+    hearth_disk_lock(disk);
+    const bool ends = disk->stop_writer;
+    hearth_disk_unlock(disk);
+    return ends;
+}
+
+/* At the end the writer waits for room until the deadline, not for as long as it does otherwise. */
+static void the_end_waits_for_no_room(void **state) {
+    const struct room *room = *state;
+    struct item item;
+    char path[96];
+    pthread_t thread;
+    struct hearth_backing *backing = open_with(room->dir, small_budget);
+    (void)scanned(backing);
+    (void)snprintf(path, sizeof path, "%s/lock", room->dir);
+    const int lock = open(path, O_RDWR | O_CLOEXEC); /* as another process that evicts */
+    assert_true(lock >= 0 && flock(lock, LOCK_EX) == 0);
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 250000);
+    store(backing, &item);
+    make_item(&item, HEARTH_RECORD_PAGE, 2, 0, PAGE, 250000);
+    assert_true(put(backing, &item, NULL));
+    while (sleep_us() != HEARTH_BACKING_WAIT_US) { /* the writer waits, and nobody else */
+        usleep(500);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, destroy, backing), 0);
+    while (!ends((struct disk *)backing)) {
+        usleep(500);
+    }
+    clock_advance_us(HEARTH_BACKING_END_US);
+    wait_answered(backing, 1, 1);
+    (void)close(lock);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 /* A short failure costs few turns their state; a long one, little time. */
 static void what_fails_is_tried_less_and_less(void **state) {
     (void)state;
@@ -83,8 +174,8 @@ static void what_fails_is_tried_less_and_less(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ROOM_TEST(what_others_write_is_found_in_seconds),
-        ROOM_TEST(uses_are_told_in_a_minute),
+        ROOM_TEST(what_others_write_is_found_in_seconds),    ROOM_TEST(uses_are_told_in_a_minute),
+        ROOM_TEST(evicts_while_the_cache_is_busy),           ROOM_TEST(the_end_waits_for_no_room),
         cmocka_unit_test(what_fails_is_tried_less_and_less),
     };
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_WARN);
