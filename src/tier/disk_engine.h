@@ -160,6 +160,7 @@ struct disk {
     /* removing */
     STAILQ_HEAD(disk_removals, disk_removal) removals;
     bool removals_due; /* some removals may be carried out now */
+    bool removing;     /* the maintenance thread has some off the list */
 
     /* the budget */
     bool counted;       /* stats.files and .bytes are known, the budget is kept */

@@ -33,7 +33,7 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_backing_event){.type = type, .name = job->link.key};
     hearth_events_post(&disk->events, &job->ev);
-    if (!STAILQ_EMPTY(&disk->removals)) { /* a removal may have waited for this job */
+    if (disk->removing || !STAILQ_EMPTY(&disk->removals)) { /* a removal may have waited for this job */
         disk->removals_due = true;
         (void)pthread_cond_signal(&disk->maintain_cond);
     }

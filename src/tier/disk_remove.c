@@ -65,6 +65,7 @@ void hearth_disk_removals(struct disk *disk) {
     hearth_disk_lock(disk);
     STAILQ_CONCAT(&due, &disk->removals);
     disk->removals_due = false;
+    disk->removing = !STAILQ_EMPTY(&due);
     hearth_disk_unlock(disk);
     for (struct disk_removal *removal; (removal = STAILQ_FIRST(&due)) != NULL;) {
         STAILQ_REMOVE_HEAD(&due, next);
@@ -77,6 +78,7 @@ void hearth_disk_removals(struct disk *disk) {
         }
     }
     hearth_disk_lock(disk);
+    disk->removing = false;
     STAILQ_CONCAT(&left, &disk->removals);
     STAILQ_CONCAT(&disk->removals, &left); /* which is empty by now: they come first */
     hearth_disk_unlock(disk);
