@@ -180,7 +180,9 @@ static void note_written(struct remote_op *op) {
         remote->stats.written_bytes += len + op->header.len;
     }
     (void)pthread_mutex_unlock(&remote->lock);
-    hearth_remote_works(remote, REMOTE_PUT);
+    if (op->missing) { /* what was there already says nothing of writing */
+        hearth_remote_works(remote, REMOTE_PUT);
+    }
 }
 
 /* Sends the next commands of a put when all replies have come. True: the operation goes on. */

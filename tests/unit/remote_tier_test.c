@@ -486,6 +486,42 @@ static void what_is_used_lives_on(void **state) {
     close_store(&store);
 }
 
+/* ---- a store that refuses ---- */
+
+static void limit_memory(struct store *store, const char *bytes) {
+    const char *argv[] = {"CONFIG", "SET", "maxmemory", bytes};
+    freeReplyObject(ask(store, 4, argv, NULL));
+}
+
+/* A store that takes nothing new is not well because it has what is put. */
+static void what_is_there_proves_no_writing(void **state) {
+    struct store store;
+    struct item item, other;
+    if (!open_store(&store, *state)) {
+        print_message("redis-server is not installed\n");
+        skip();
+    }
+    struct hearth_backing *backing = open_tier(&store, fingerprint, NULL);
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 1, PAGE, 300);
+    make_item(&other, HEARTH_RECORD_PAGE, 2, 1, PAGE, 300);
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    limit_memory(&store, "1");
+    assert_true(put(backing, &other, NULL));
+    expect(backing, HEARTH_BACKING_DROPPED, &other);
+    atomic_fetch_add(&later_us, INT64_C(60000000)); /* it is tried again */
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    assert_true(stats(backing).failing);
+    limit_memory(&store, "0");
+    atomic_fetch_add(&later_us, INT64_C(60000000));
+    assert_true(put(backing, &other, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &other);
+    assert_false(stats(backing).failing);
+    backing->ops->destroy(backing);
+    close_store(&store);
+}
+
 /* What a node of a cluster calls another one, and itself: with no host at all. */
 static void names_of_nodes(void **state) {
     static const struct {
@@ -509,6 +545,7 @@ int main(void) {
                                        cmocka_unit_test_setup_teardown(a_store_that_lies, enter, leave),
                                        cmocka_unit_test_setup_teardown(a_popular_head, enter, leave),
                                        cmocka_unit_test_setup_teardown(forgets_what_is_too_much, enter, leave),
-                                       cmocka_unit_test_setup_teardown(what_is_used_lives_on, enter, leave)};
+                                       cmocka_unit_test_setup_teardown(what_is_used_lives_on, enter, leave),
+                                       cmocka_unit_test_setup_teardown(what_is_there_proves_no_writing, enter, leave)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
