@@ -18,10 +18,11 @@
 
 struct hearth_backing;
 
-/* How long to wait for an answer. A tier that takes longer is treated as absent, and the prompt is computed. */
+/* How long to wait for an answer (a tier that takes longer is treated as absent, and the prompt is computed), for room
+ * on disk, and at most between two tries of what fails. */
 #define HEARTH_BACKING_WAIT_US 30000000
-/* How long destroy() goes on writing what is queued. With less, a large turn is not all there after a restart; with
- * more, what stops the server would kill it. */
+/* How long destroy() of one tier, or of one node, goes on writing what is queued. With less, a large turn is not all
+ * there after a restart; with more, what stops the server would kill it. */
 #define HEARTH_BACKING_END_US 10000000
 /* Bytes that may be queued for writing where nothing is said. */
 #define HEARTH_BACKING_QUEUE_BYTES ((uint64_t)512 << 20)
