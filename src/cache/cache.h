@@ -125,6 +125,7 @@ struct hearth_restore {
     bool failed;           /* state could not be restored and was dropped; the target is empty: plan again */
     bool gone;             /* if `failed`: the missing state was removed meanwhile, to make room */
     bool no_cells;         /* the KV cache is full and the target empty: free cells and plan again */
+    bool polled;           /* it has taken events of the backing tier, for which other prompts may wait, too */
     int64_t us;            /* how long the restore took, by the engine's clock */
 };
 

@@ -38,6 +38,7 @@ struct restore {
     struct hearth_page *bad_page;         /* the page to drop after a failure */
     struct hearth_snapshot *bad_snapshot; /* the snapshot to drop after a failure */
     bool gone;                            /* the restore failed because state was removed meanwhile */
+    bool polled;                          /* events of the backing tier have been taken */
     uint64_t bad_reads;                   /* the cache's counter before the restore */
 };
 
@@ -106,6 +107,7 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
         }
         r->waits_remote = item->copy.remote;
         if (hearth_copies_poll(cache)) {
+            r->polled = true;
             continue;
         }
         note_wait(r);
@@ -398,6 +400,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
     hold(&r);
     int err = resume(&r);
+    result->polled = r.polled;
     result->us = cache->engine->ops->now_us(cache->engine) - start_us;
     bool in_place = plan->how == HEARTH_RESUME_IN_PLACE;
     if (!err && !(in_place && plan->resume == (int32_t)r.target->tokens.n)) {

@@ -528,6 +528,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         int64_t real_us = hearth_clock_us();
         bool passes = passes_end(service, task, plan);
         hearth_cache_restore(service->cache, plan, &prompt, service->live_list, &restored);
+        service->backing_news = service->backing_news || restored.polled;
         if (passes && !restored.failed) {
             (void)hearth_cache_snapshot(service->cache, &service->lives[plan->target], HEARTH_SNAPSHOT_REPLY_END);
         }
