@@ -181,6 +181,7 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     HEARTH_ASSERT(at < step->queued);
     struct hearth_step_waiter *waiter = &step->queue[at];
     waiter->held_at = step->changes;
+    waiter->for_cells = cells;
     if (cells && waiter->request.priority != HEARTH_CLASS_PREFETCH && waiter->cells_us == 0) {
         waiter->cells_us = now_us > 0 ? now_us : 1;
     }

@@ -18,6 +18,7 @@ struct hearth_step_waiter {
     int32_t need_tokens;              /* about how many tokens of its prompt have to be computed; negative: unknown */
     int64_t preempt_backoff_until_us; /* until then it may not preempt */
     int64_t cells_us;                 /* since when it lacks cells; 0: it does not */
+    bool for_cells;                   /* when it was last held, it was for want of cells */
     uint32_t held_at; /* `changes` when it was held: it is tried again when that has moved on; 0: not held */
 };
 

@@ -193,7 +193,7 @@ bool hearth_step_lacks_cells(const struct hearth_step *step, int64_t now_us, boo
     for (size_t i = 0; i < step->queued && !*victim; i++) {
         const struct hearth_step_waiter *waiter = &step->queue[i];
         lacks = lacks || waiter->cells_us > 0;
-        *victim = waiter->cells_us > 0 && waiter->held_at == step->changes &&
+        *victim = waiter->cells_us > 0 && waiter->for_cells && waiter->held_at == step->changes &&
                   now_us >= waiter->preempt_backoff_until_us &&
                   cells_victim_for(step, waiter, now_us, &loses_place) >= 0;
     }

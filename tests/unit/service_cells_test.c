@@ -1,4 +1,5 @@
 /* More conversations than cells, on sim: all are answered, and none is preempted again and again. */
+#include "sched/step.h"
 #include "support/load_stage.h"
 
 #define CROWD 16
@@ -168,12 +169,34 @@ static void lanes_are_not_taken_again_and_again_for_want_of_cells(void **state) 
     close_stage(&stage);
 }
 
+/* A request that lacked cells and is now held for something else could do nothing with a victim's cells. */
+static void only_who_is_held_for_cells_could_use_them(void **state) {
+    (void)state;
+    const struct hearth_step_params params = {.lanes = 1, .batch_tokens = 512, .chunk_tokens = 512};
+    const struct hearth_step_request runs = {.id = 1, .priority = HEARTH_CLASS_BACKGROUND};
+    const struct hearth_step_request waits = {.id = 2, .priority = HEARTH_CLASS_INTERACTIVE};
+    struct hearth_step *step = hearth_step_create(&params);
+    bool victim;
+    assert_true(hearth_step_submit(step, &runs) && hearth_step_submit(step, &waits));
+    hearth_step_assign(step, runs.id, 0, 0, 1000, NULL, 0, 0, 0);
+    hearth_step_hold(step, waits.id, true, 2);
+    assert_true(hearth_step_lacks_cells(step, 2, &victim) && victim);
+    hearth_step_changed(step);
+    assert_true(hearth_step_lacks_cells(step, 2, &victim) && !victim);
+    hearth_step_hold(step, waits.id, false, 2);
+    assert_true(hearth_step_lacks_cells(step, 2, &victim) && !victim);
+    hearth_step_hold(step, waits.id, true, 2);
+    assert_true(hearth_step_lacks_cells(step, 2, &victim) && victim);
+    hearth_step_destroy(step);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(two_who_do_not_fit_take_turns_once),
         cmocka_unit_test(a_long_reply_gives_its_cells_up),
         cmocka_unit_test(lanes_are_not_taken_again_and_again_for_want_of_cells),
+        cmocka_unit_test(only_who_is_held_for_cells_could_use_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
