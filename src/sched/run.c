@@ -227,7 +227,7 @@ void *hearth_service_run(void *user) {
         hearth_service_expire(service);
         hearth_service_prepare(service);
         hearth_step_next(service->step, hearth_service_now_us(service), &action);
-        if (action.type == HEARTH_ACTION_COMPUTE || action.type == HEARTH_ACTION_SLEEP) {
+        if (action.type != HEARTH_ACTION_ADMIT && action.type != HEARTH_ACTION_PREEMPT) {
             hearth_service_publish_waiting(service);
         }
         switch (action.type) {

@@ -1,7 +1,8 @@
 /* What callers can read of the service and set in it: counters, lanes, the queue, fill levels.
  *
  * The thread publishes copies under the mutex at every turn of its loop; the list of waiting requests, which costs more
- * than the rest, before each batch and before it sleeps. */
+ * than the rest, except before requests are admitted or preempted, because often many of these actions follow each
+ * other. */
 #include "sched/service_internal.h"
 
 #include <string.h>
