@@ -272,7 +272,8 @@ static void end_item(struct pass *pass) {
     while (from < pass->pos && memchr(" \t\r\n", pass->text[from], 4) != NULL) {
         from++;
     }
-    if (HEARTH_BUF_ROOM(body->items, body->count, body->cap)) {
+    /* Commas alone count towards no limit: what is noted has its own. */
+    if (body->count < limits[HEARTH_LIMIT_MESSAGES].most && HEARTH_BUF_ROOM(body->items, body->count, body->cap)) {
         body->items[body->count++] = (struct hearth_body_item){.bytes = pass->text + from, .len = pass->pos - from};
     } else {
         pass->named += 2; /* one is missing */

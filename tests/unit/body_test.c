@@ -112,8 +112,33 @@ static void damage_is_the_parsers(void **state) {
     }
 }
 
+/* Commas without end, which are no messages and count towards no limit, and messages without end, which do. */
+static void no_more_is_noted_than_may_be_sent(void **state) {
+    static const struct {
+        const char *unit;
+        bool allowed;
+    } bodies[] = {{",", true}, {"0,", false}};
+    const size_t most = hearth_limit_most(HEARTH_LIMIT_MESSAGES);
+    (void)state;
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        struct hearth_api_error error;
+        struct hearth_body body = {0};
+        struct hearth_buf text = {0};
+        assert_true(hearth_buf_text(&text, "{\"messages\":["));
+        for (size_t n = 0; n < 2 * most; n++) {
+            assert_true(hearth_buf_text(&text, bodies[i].unit));
+        }
+        assert_int_equal(hearth_limits_check((const char *)text.data, text.len, &body, &error), bodies[i].allowed);
+        assert_int_equal(body.count, most);
+        assert_int_equal(body.end, 0); /* the whole body is parsed, which gives the error */
+        hearth_body_finish(&body);
+        hearth_buf_finish(&text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_are_told_apart),
-                                       cmocka_unit_test(damage_is_the_parsers)};
+                                       cmocka_unit_test(damage_is_the_parsers),
+                                       cmocka_unit_test(no_more_is_noted_than_may_be_sent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
