@@ -247,7 +247,8 @@ int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_c
 
 /* ---- grammar.cpp ---- */
 
-/* Appends the GBNF of the values of a schema, and a NUL that is not counted.
+/* Appends the GBNF of the values of a schema, and a NUL that is not counted: to the letter where
+ * hearth_chat_schema_check() says so, and else as far as llama.cpp's builder keeps it.
  * Errors: INVALID (`msg` says what), NOMEM. */
 int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg);
 

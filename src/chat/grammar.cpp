@@ -148,16 +148,13 @@ std::string filled(const std::string &grammar) {
     return ok ? reinterpret_cast<const char *>(text.data) : throw std::bad_alloc();
 }
 
-/* The grammar of the values of a schema that is kept to the letter. Throws when there is none. */
+/* The grammar of the values of a schema: to the letter where hearth_chat_schema_check() says so, and else as far as the
+ * builder keeps it. Throws where that refuses it. */
 static std::string strong_grammar(const json_t *schema) {
-    struct hearth_errmsg msg = {};
-    const json_ptr strong = whole(json_ptr(hearth_chat_schema_strengthen(schema, &msg)));
+    const json_ptr strong = whole(json_ptr(hearth_chat_schema_strengthen(schema, nullptr)));
     check_cancel(); /* why there may be none */
-    if (strong == nullptr) {
-        throw invalid_request(msg.text);
-    }
     std::string grammar;
-    if (const auto fault = fault_of([&] { grammar = schema_grammar(strong.get()); })) {
+    if (const auto fault = fault_of([&] { grammar = schema_grammar(strong != nullptr ? strong.get() : schema); })) {
         throw invalid_request("the schema cannot be turned into a grammar: " + *fault);
     }
     return filled(grammar);

@@ -285,6 +285,31 @@ static void gaps_are_marked(void **state) {
     json_decref(call("POST", "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"input_extra\":[1]}", 400));
 }
 
+/* As in a chat, a format that is not strict is kept as far as a grammar can. */
+static void formats_are_kept_without_a_chat(void **state) {
+    static const struct {
+        const char *path, *asked, *text;
+    } ways[] = {
+        {"/v1/completions", "\"prompt\":\"a\",\"max_tokens\":1000", "choices.0.text"},
+        {"/completion", "\"prompt\":\"a\",\"n_predict\":1000", "content"},
+        {"/infill", "\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"n_predict\":1000", "content"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body,
+                 "{%s,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":"
+                 "{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\",\"multipleOf\":5}},"
+                 "\"required\":[\"v\"]}}}}",
+                 ways[i].asked);
+        json_t *answer = call("POST", ways[i].path, body, 200);
+        json_t *said = json_loads(json_str(answer, ways[i].text), 0, NULL);
+        assert_true(json_is_integer(json_object_get(said, "v")));
+        json_decref(said);
+        json_decref(answer);
+    }
+}
+
 static void the_oldest_files_make_room(void **state) {
     (void)state;
     struct hearth_buf body = {0};
@@ -327,12 +352,13 @@ static void a_model_without_marks_cannot_infill(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_there_says_what_to_do), cmocka_unit_test(tokens_are_counted_alike),
-        cmocka_unit_test(slots_have_nothing_to_save),        cmocka_unit_test(an_adapter_keeps_its_scale),
-        cmocka_unit_test(completions_have_the_native_shape), cmocka_unit_test(prompts_mix_text_and_ids),
-        cmocka_unit_test(streams_have_the_native_shape),     cmocka_unit_test(a_reply_says_what_ended_it),
-        cmocka_unit_test(errors_have_the_native_shape),      cmocka_unit_test(gaps_are_marked),
-        cmocka_unit_test(the_oldest_files_make_room),        cmocka_unit_test(a_model_without_marks_cannot_infill),
+        cmocka_unit_test(what_is_not_there_says_what_to_do),   cmocka_unit_test(tokens_are_counted_alike),
+        cmocka_unit_test(slots_have_nothing_to_save),          cmocka_unit_test(an_adapter_keeps_its_scale),
+        cmocka_unit_test(completions_have_the_native_shape),   cmocka_unit_test(prompts_mix_text_and_ids),
+        cmocka_unit_test(streams_have_the_native_shape),       cmocka_unit_test(a_reply_says_what_ended_it),
+        cmocka_unit_test(errors_have_the_native_shape),        cmocka_unit_test(gaps_are_marked),
+        cmocka_unit_test(formats_are_kept_without_a_chat),     cmocka_unit_test(the_oldest_files_make_room),
+        cmocka_unit_test(a_model_without_marks_cannot_infill),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

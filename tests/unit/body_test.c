@@ -137,8 +137,7 @@ static void no_more_is_noted_than_may_be_sent(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_are_told_apart),
-                                       cmocka_unit_test(damage_is_the_parsers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_are_told_apart), cmocka_unit_test(damage_is_the_parsers),
                                        cmocka_unit_test(no_more_is_noted_than_may_be_sent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static struct hearth_grammar_matcher *matcher_of(const json_t *schema, struct he
     struct hearth_buf grammar = {0};
     struct hearth_grammar_gbnf *gbnf;
     struct hearth_grammar_matcher *matcher = NULL;
-    if (hearth_chat_schema_grammar(schema, &grammar, msg) == HEARTH_OK &&
+    if (hearth_chat_schema_check(schema, msg) && hearth_chat_schema_grammar(schema, &grammar, msg) == HEARTH_OK &&
         hearth_grammar_gbnf_parse((const char *)grammar.data, NULL, NULL, &gbnf, msg) == HEARTH_OK) {
         (void)hearth_grammar_matcher_create(gbnf, &matcher, msg);
     }
