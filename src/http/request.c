@@ -424,7 +424,9 @@ static bool parse_piece(struct hearth_http_conn *conn) {
         evbuffer_drain(input, evbuffer_get_length(input));
         return false;
     }
-    if (conn->doomed || conn->state == HEARTH_HTTP_CONN_BUSY || !reads_answers(conn)) {
+    /* A body goes on: what is unsent is the 100 (Continue) that asks for it. */
+    const bool waits = conn->state != HEARTH_HTTP_CONN_BODY && !reads_answers(conn);
+    if (conn->doomed || conn->state == HEARTH_HTTP_CONN_BUSY || waits) {
         return false;
     }
     const size_t len = evbuffer_get_contiguous_space(input);

@@ -173,6 +173,18 @@ static void pipelined_requests_before_the_end_are_answered(void **state) {
     client_close(&client);
 }
 
+/* The body comes with the head that expects 100 (Continue), and the end behind them, in one read. */
+static void a_body_that_does_not_wait_to_be_asked_for_is_answered(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    open_client(f, &client);
+    assert_true(client_text(&client, "POST /x" HEAD "Expect: 100-continue\r\nContent-Length: 2\r\n\r\nok"));
+    shutdown(client.fd, SHUT_WR);
+    expect(&client, "here|");
+    assert_true(client_at_end(&client));
+    client_close(&client);
+}
+
 /* Closed on both sides, at once or after a half: nothing is written, and yet it is noticed. */
 static void those_that_have_gone_are_noticed(void **state) {
     static const char *const requests[] = {
@@ -284,6 +296,8 @@ int main(void) {
         PATH(half_closed_requests_are_answered),
         TCP(pipelined_requests_before_the_end_are_answered),
         PATH(pipelined_requests_before_the_end_are_answered),
+        TCP(a_body_that_does_not_wait_to_be_asked_for_is_answered),
+        PATH(a_body_that_does_not_wait_to_be_asked_for_is_answered),
         TCP(those_that_have_gone_are_noticed),
         PATH(those_that_have_gone_are_noticed),
         TCP(half_requests_are_dropped),
