@@ -35,7 +35,8 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     if (!prefetch && live->tokens.n > 0) {
         const struct hearth_cache_prompt prompt = {
             .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
-        /* others may pass it for so long, and the last of them then has a slice (victim.c) */
+        /* others may pass it for so long, besides the patience of its class, and the last of them then has a slice
+         * (victim.c) */
         live->expected_until_us = live->used_us + HEARTH_LEAD_MAX_US + HEARTH_SLICE_US;
         hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
