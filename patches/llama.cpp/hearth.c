@@ -98,7 +98,8 @@ struct block {
 struct scratch {
     float *out, *q; /* TILE_ROWS results, and TILE_ROWS queries */
     float *scores;  /* of a row's cells */
-    /* Of the block that begins with `row`, -1: none: its cells, and their masks for TILE_ROWS rows. */
+    /* Of the block that begins with `row`, -1: none: its cells, 0 of them where its rows are computed one by one, and
+     * their masks for TILE_ROWS rows. */
     int64_t row, cell_count;
     int32_t *cells;
     uint16_t *masks;
@@ -257,7 +258,7 @@ static bool masked4(const uint16_t *cells) {
 static struct range range_of(const struct ggml_tensor *mask, int64_t row) {
     const uint16_t *cells = mask_row(mask, row);
     struct range range = {0, mask->ne[0], 0};
-    while (range.to - range.from >= 4 && masked4(cells + range.from)) {
+    while (range.to - range.from > 4 && masked4(cells + range.from)) {
         range.from += 4;
     }
     while (range.from < range.to - 1 && cells[range.from] == HALF_MINUS_INFINITY) {
@@ -283,10 +284,11 @@ static int64_t cost(struct range range) {
     return range.seen + (range.to - range.from - range.seen) / MASKED_COST;
 }
 
-/* Whether a row is of the same sequence as the row before it: it sees the last cell that the other one sees, which is
- * the other's own. Rows of several sequences may begin with the same cells, a head that they share. */
+/* Whether a row is of the same sequence as the row before it: it sees the last cell of the other one, which sees its
+ * first. Rows of several sequences may begin or end with the same cells, a head that they share. */
 static bool goes_on(const struct ggml_tensor *mask, int64_t row) {
-    return mask_row(mask, row)[ranges.v[row - 1].to - 1] != HALF_MINUS_INFINITY;
+    return mask_row(mask, row)[ranges.v[row - 1].to - 1] != HALF_MINUS_INFINITY &&
+           mask_row(mask, row - 1)[ranges.v[row].from] != HALF_MINUS_INFINITY;
 }
 
 /* The block that begins with a row, of a batch of `rows`. */
@@ -584,12 +586,15 @@ static void view_masks(struct view *view, uint16_t *of, int64_t cells) {
     view->mask.nb[2] = view->mask.nb[3] = view->mask.nb[1] * TILE_ROWS;
 }
 
-/* Finds the cells that rows of the block see, and copies their masks. False: no memory. */
+/* Finds the cells that rows of the block see, and copies their masks. False: no memory, or far more cells than one row
+ * sees, since the rows are of several sequences after all. */
 static bool find_cells(struct scratch *scratch, const struct ggml_tensor *mask, const struct block *block) {
     const int64_t width = block->cells.to - block->cells.from;
     if (scratch->row == block->row) {
-        return true;
+        return scratch->cell_count > 0;
     }
+    scratch->row = block->row;
+    scratch->cell_count = 0;
     scratch->cells = grow(scratch->cells, &scratch->cells_cap, (size_t)width * sizeof *scratch->cells);
     if (scratch->cells == NULL) {
         return false;
@@ -601,11 +606,16 @@ static bool find_cells(struct scratch *scratch, const struct ggml_tensor *mask, 
             scratch->cells[i] |= cells[i] != HALF_MINUS_INFINITY;
         }
     }
-    int64_t n = 0;
+    const uint16_t *last = mask_row(mask, block->row + block->count - 1) + block->cells.from;
+    int64_t n = 0, seen = 0;
     for (int64_t i = 0; i < width; i++) {
         if (scratch->cells[i] != 0) {
+            seen += last[i] != HALF_MINUS_INFINITY;
             scratch->cells[n++] = (int32_t)(block->cells.from + i);
         }
+    }
+    if (n > 2 * seen + TILE_ROWS) {
+        return false;
     }
     scratch->masks = grow(scratch->masks, &scratch->masks_cap, (size_t)(TILE_ROWS * n) * sizeof *scratch->masks);
     if (scratch->masks == NULL) {
@@ -617,9 +627,8 @@ static bool find_cells(struct scratch *scratch, const struct ggml_tensor *mask, 
             scratch->masks[row * n + i] = cells != NULL ? cells[scratch->cells[i]] : HALF_MINUS_INFINITY;
         }
     }
-    scratch->row = block->row;
     scratch->cell_count = n;
-    return true;
+    return n > 0;
 }
 
 /* One head's keys or values of the cells that were found, copied to `to`. */
@@ -634,7 +643,7 @@ static void copy_cells(const struct scratch *scratch, struct ggml_tensor *view, 
     view->nb[2] = view->nb[3] = bytes * (size_t)scratch->cell_count;
 }
 
-/* A tile over copies of the block's cells. False: no memory. */
+/* A tile over copies of the block's cells. False: the rows are to be computed one by one. */
 static bool copy_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
                       struct view *view) {
     if (!find_cells(scratch, dst->src[3], block)) {
@@ -654,7 +663,7 @@ static bool copy_tile(struct scratch *scratch, const struct ggml_tensor *dst, co
     return true;
 }
 
-/* A tile without other rows around the block. False: no memory. */
+/* A tile without other rows around the block. False: the rows are to be computed one by one. */
 static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
                       struct view *view) {
     if (block->copied) {
@@ -668,7 +677,7 @@ static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, co
     return true;
 }
 
-/* One head of a block, as a tile. False: no memory. */
+/* One head of a block, as a tile. False: its rows are to be computed one by one. */
 static bool attend_tile(const struct ggml_compute_params *params, const struct ggml_tensor *dst,
                         const struct block *block, int64_t head) {
     struct scratch *scratch = &scratches[params->ith];

@@ -25,6 +25,7 @@ struct shape {
     int64_t alone;     /* rows in front, each of a sequence of its own, as when lanes decode beside a prompt */
     int64_t shared;    /* cells in front that all sequences see */
     bool in_turn;      /* sequences have taken the other cells one after the other, as lanes that decode do */
+    int64_t ending;    /* cells at the end that all sequences see, as when lanes fill a hole before those they share */
 };
 
 static float number(void) {
@@ -61,16 +62,18 @@ static int64_t sequence_of(const struct shape *shape, int64_t row, int64_t *behi
     return shape->alone + prompt;
 }
 
-/* Behind the shared cells each sequence has equally many. A row sees those up to its own, but for some of the first. */
+/* Between the shared cells each sequence has equally many. A row sees those up to its own, but for some of the others
+ * in the first half. */
 static void fill_mask(struct ggml_tensor *mask, const struct shape *shape) {
-    int64_t several = shape->sequences > 0 ? shape->sequences : 1, each = (shape->cells - shape->shared) / several;
+    int64_t several = shape->sequences > 0 ? shape->sequences : 1, ending = shape->cells - shape->ending;
+    int64_t each = (ending - shape->shared) / several;
     for (int64_t row = 0; row < shape->rows; row++) {
         int64_t behind, sequence = sequence_of(shape, row, &behind);
         for (int64_t cell = 0; cell < shape->cells; cell++) {
             int64_t other = cell - shape->shared, of = shape->in_turn ? other % several : other / each;
             int64_t nth = shape->in_turn ? other / several : other % each;
-            bool own = other < 0 || (of == sequence && nth < each - behind);
-            bool seen = own && (cell == 0 || nth > each / 2 || !rng_once_in(&rng, 9));
+            bool own = other < 0 || cell >= ending || (of == sequence && nth < each - behind);
+            bool seen = own && (cell == 0 || nth == 0 || nth > each / 2 || !rng_once_in(&rng, 9));
             ((ggml_fp16_t *)mask->data)[row * shape->cells + cell] = ggml_fp32_to_fp16(seen ? 0.0F : -INFINITY);
         }
     }
@@ -118,6 +121,33 @@ static void check_row(struct ggml_tensor *const *out, const struct shape *shape,
     free(sums);
 }
 
+/* Attention by so many threads, in a mode. */
+static struct ggml_tensor *attend(struct ggml_context *ctx, const struct shape *shape, struct ggml_tensor *const in[5],
+                                  enum ggml_hearth_mode mode, int threads) {
+    float scale = 1.0F / sqrtf((float)shape->head);
+    struct ggml_tensor *out = ggml_flash_attn_ext(ctx, in[0], in[1], in[2], in[3], scale, 0, shape->softcap);
+    if (in[4] != NULL) {
+        ggml_flash_attn_ext_add_sinks(out, in[4]);
+    }
+    struct ggml_cgraph *graph = ggml_new_graph(ctx);
+    ggml_build_forward_expand(graph, out);
+    ggml_hearth_set(shape->rows, mode);
+    assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, threads), GGML_STATUS_SUCCESS);
+    return out;
+}
+
+/* Rows of several sequences are no tile, which would pass over the cells of all: each is what it is without others. */
+static void check_alone(struct ggml_context *ctx, const struct ggml_tensor *out, const struct shape *shape) {
+    struct ggml_tensor *q = out->src[0], *mask = out->src[3];
+    for (int64_t row = 0; row < shape->alone; row++) {
+        struct ggml_tensor *in[] = {
+            ggml_view_3d(ctx, q, q->ne[0], 1, q->ne[2], q->nb[1], q->nb[2], (size_t)row * q->nb[1]), out->src[1],
+            out->src[2], ggml_view_2d(ctx, mask, mask->ne[0], 1, mask->nb[1], (size_t)row * mask->nb[1]), out->src[4]};
+        const struct ggml_tensor *one = attend(ctx, shape, in, GGML_HEARTH_BLOCKS, 1);
+        assert_memory_equal((const char *)out->data + (size_t)row * out->nb[2], one->data, ggml_nbytes(one));
+    }
+}
+
 static void check_shape(const struct shape *shape) {
     const enum ggml_hearth_mode modes[MODES] = {
         GGML_HEARTH_STOCK, shape->sequences > 1 ? GGML_HEARTH_BLOCKS : GGML_HEARTH_APART, GGML_HEARTH_UNORDERED};
@@ -137,19 +167,13 @@ static void check_shape(const struct shape *shape) {
     if (sinks != NULL) {
         fill_tensor(sinks);
     }
-    float scale = 1.0F / sqrtf((float)shape->head);
     struct ggml_tensor *out[MODES];
     for (int i = 0; i < MODES; i++) {
-        out[i] = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
-                                     ggml_permute(ctx, v, 0, 2, 1, 3), mask, scale, 0, shape->softcap);
-        if (sinks != NULL) {
-            ggml_flash_attn_ext_add_sinks(out[i], sinks);
-        }
-        struct ggml_cgraph *graph = ggml_new_graph(ctx);
-        ggml_build_forward_expand(graph, out[i]);
-        ggml_hearth_set(shape->rows, modes[i]);
-        assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, shape->threads), GGML_STATUS_SUCCESS);
+        struct ggml_tensor *in[] = {ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
+                                    ggml_permute(ctx, v, 0, 2, 1, 3), mask, sinks};
+        out[i] = attend(ctx, shape, in, modes[i], shape->threads);
     }
+    check_alone(ctx, out[1], shape);
     for (int64_t row = 0; row < shape->rows; row++) {
         for (int64_t head = 0; head < shape->heads; head++) {
             check_row(out, shape, row, head);
@@ -160,29 +184,32 @@ static void check_shape(const struct shape *shape) {
 
 static void attention_is_what_it_is_by_definition(void **state) {
     static const struct shape shapes[] = {
-        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0, 0, false}, /* filled up */
-        {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0, 0, false},
-        {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0, 0, false},    /* more units for one thread than for another */
-        {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0, 0, false}, /* capped */
-        {256, 128, 2, 1, 33, 370, 0, true, false, 2, 0, 0, 0, false},   /* with sinks */
-        {32, 32, 3, 1, 20, 320, 0, false, true, 2, 0, 0, 0, false},     /* single precision */
-        {320, 320, 2, 1, 30, 256, 0, false, false, 2, 0, 0, 0, false},  /* wide */
-        {64, 64, 2, 1, 5, 300, 0, false, false, 2, 0, 0, 0, false},     /* row by row, exactly */
-        {64, 64, 2, 1, 1, 700, 0, true, false, 3, 0, 0, 0, false},
-        {64, 64, 2, 1, 30, 100, 0, false, false, 2, 0, 0, 0, false},    /* too few cells */
-        {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0, 0, false},    /* a tile of itself */
-        {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16, 0, false}, /* sixteen lanes decode */
-        {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16, 0, false},
-        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0, 0, false}, /* four prompts of no whole tiles */
-        {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0, 0, false},
-        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3, 0, false}, /* a prompt beside three lanes that decode */
-        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0, 0, false},  /* two prompts of few rows */
-        {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2, 0, false},
-        {64, 64, 9, 3, 16, 3000, 0, false, false, 2, 16, 16, 100, true}, /* lanes that decode share a head */
-        {64, 64, 9, 3, 47, 3000, 0, false, false, 2, 16, 15, 100, true}, /* and a prompt beside them */
-        {64, 64, 9, 3, 140, 4000, 0, true, false, 3, 9, 6, 300, true},   /* and three of more than a tile */
-        {64, 32, 4, 2, 130, 2600, 20, false, true, 2, 4, 2, 40, true},
-        {64, 64, 4, 4, 12, 2600, 0, false, false, 2, 2, 0, 1000, true}, /* guesses of two lanes */
+        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0, 0, false, 0}, /* filled up */
+        {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0, 0, false, 0},
+        {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0, 0, false, 0},    /* units that threads share unevenly */
+        {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0, 0, false, 0}, /* capped */
+        {256, 128, 2, 1, 33, 370, 0, true, false, 2, 0, 0, 0, false, 0},   /* with sinks */
+        {32, 32, 3, 1, 20, 320, 0, false, true, 2, 0, 0, 0, false, 0},     /* single precision */
+        {320, 320, 2, 1, 30, 256, 0, false, false, 2, 0, 0, 0, false, 0},  /* wide */
+        {64, 64, 2, 1, 5, 300, 0, false, false, 2, 0, 0, 0, false, 0},     /* row by row, exactly */
+        {64, 64, 2, 1, 1, 700, 0, true, false, 3, 0, 0, 0, false, 0},
+        {64, 64, 2, 1, 30, 100, 0, false, false, 2, 0, 0, 0, false, 0},    /* too few cells */
+        {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0, 0, false, 0},    /* a tile of itself */
+        {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16, 0, false, 0}, /* sixteen lanes decode */
+        {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16, 0, false, 0},
+        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0, 0, false, 0}, /* four prompts of no whole tiles */
+        {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0, 0, false, 0},
+        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3, 0, false, 0}, /* a prompt beside three lanes that decode */
+        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0, 0, false, 0},  /* two prompts of few rows */
+        {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2, 0, false, 0},
+        {64, 64, 9, 3, 16, 3000, 0, false, false, 2, 16, 16, 100, true, 0}, /* lanes that decode share a head */
+        {64, 64, 9, 3, 47, 3000, 0, false, false, 2, 16, 15, 100, true, 0}, /* and a prompt beside them */
+        {64, 64, 9, 3, 140, 4000, 0, true, false, 3, 9, 6, 300, true, 0},   /* and three of more than a tile */
+        {64, 32, 4, 2, 130, 2600, 20, false, true, 2, 4, 2, 40, true, 0},
+        {64, 64, 4, 4, 12, 2600, 0, false, false, 2, 2, 0, 1000, true, 0},    /* guesses of two lanes */
+        {64, 64, 9, 3, 16, 3000, 0, false, false, 2, 16, 16, 0, true, 600},   /* lanes share cells behind their own */
+        {64, 64, 9, 3, 47, 3000, 0, false, false, 2, 16, 15, 0, true, 600},   /* and a prompt beside them */
+        {64, 64, 9, 3, 16, 3000, 0, false, false, 2, 16, 16, 100, true, 600}, /* around their own */
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
