@@ -6,6 +6,7 @@
  * enable_thinking, reasoning, thinking, reasoning_effort.
  * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
 #include "api/job.h"
+#include "api/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,12 @@ static bool read_constraint(const char *name, const json_t *value, const char *p
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: a reply has one grammar", param);
     }
     if (strcmp(name, "json") == 0) {
-        json_t *parsed = json_is_string(value) ? json_loads(json_string_value(value), 0, NULL) : NULL;
+        const char *text = json_string_value(value);
+        const size_t len = json_string_length(value);
+        if (text != NULL && !hearth_limits_check(text, len, NULL, error)) {
+            return false;
+        }
+        json_t *parsed = text != NULL ? hearth_json_parse(text, len, 0, NULL) : NULL;
         const bool ok = set_schema(parsed != NULL ? parsed : value, false, param, options, error);
         json_decref(parsed);
         return ok;

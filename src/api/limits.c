@@ -77,6 +77,8 @@ static const struct {
     {BODY, "chat_template_kwargs", TEMPLATE},
     {BODY, "response_format", SCHEMA},
     {BODY, "json_schema", SCHEMA},
+    {BODY, "structured_outputs", SCHEMA},
+    {BODY, "guided_json", SCHEMA},
     {BODY, "text", SCHEMA},
     {BODY, "output_format", SCHEMA},
     {BODY, "output_config", SCHEMA},

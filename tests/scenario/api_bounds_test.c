@@ -94,6 +94,8 @@ static const struct {
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, SCHEMA_HEAD "{\"\\u0065num\":[", "#", "]}}}}", 0},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, TOOL_HEAD "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[", "\"v#\"",
      "]}}}}}]}", 0},
+    {HEARTH_LIMIT_ENUM_VALUES, CHAT, "{" ASK ",\"guided_json\":{\"enum\":[", "#", "]}}", 0},
+    {HEARTH_LIMIT_ENUM_VALUES, CHAT, "{" ASK ",\"structured_outputs\":{\"json\":{\"enum\":[", "#", "]}}}", 0},
     {HEARTH_LIMIT_SCHEMA_VALUES, CHAT, TOOL_HEAD "{\"x\":[", "true", "]}}}]}", 6},
     {HEARTH_LIMIT_LEVELS, CHAT, "{" ASK ",\"x\":", "[", "1", 1},
 };
@@ -175,6 +177,7 @@ static void a_body_that_becomes_many_times_its_size_is_refused(void **state) {
          "{\"max_tokens\":1,\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
          "\"arguments\":\"{\\\"a\\\":[",
          "[]", "]}\"}}]}]}"},
+        {CHAT, "{" ASK ",\"guided_json\":\"[", "[]", "]\"}"},
         {"/v1/messages", "{" ASK ",\"x\":[", "[]", "]}"},
         {"/v1/responses", "{\"input\":\"hi\",\"x\":[", "{}", "]}"},
         {"/v1/completions", "{\"prompt\":\"hi\",\"x\":[", "{}", "]}"},
