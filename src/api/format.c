@@ -44,6 +44,14 @@ static bool set_schema(const json_t *schema, bool loose, const char *param, stru
     return options->schema != NULL;
 }
 
+/* Any object. */
+static bool set_any_object(const char *param, struct hearth_api_chat_options *options, struct hearth_api_error *error) {
+    json_t *any = json_object();
+    const bool ok = any != NULL && set_schema(any, false, param, options, error);
+    json_decref(any);
+    return ok;
+}
+
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}}; llama-server's page also has the schema beside
  * the type. Frameworks make schemas of their users' classes: without `strict` none is refused, as by OpenAI. */
 static bool read_json_schema(const json_t *format, struct hearth_api_chat_options *options,
@@ -89,10 +97,7 @@ static bool read_format(const json_t *format, struct hearth_api_chat_options *op
     if (schema != NULL) {
         return set_schema(schema, false, "response_format.schema", options, error);
     }
-    json_t *any = json_object();
-    bool ok = any != NULL && set_schema(any, false, "response_format", options, error);
-    json_decref(any);
-    return ok;
+    return set_any_object("response_format", options, error);
 }
 
 static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *options,
@@ -149,6 +154,9 @@ static bool set_choice(const json_t *texts, const char *param, struct hearth_api
 /* One of vLLM's constraints. */
 static bool read_constraint(const char *name, const json_t *value, const char *param,
                             struct hearth_api_chat_options *options, struct hearth_api_error *error) {
+    if (strcmp(name, "json_object") == 0 && json_is_false(value)) {
+        return true;
+    }
     if (options->grammar != NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: a reply has one grammar", param);
     }
@@ -163,6 +171,9 @@ static bool read_constraint(const char *name, const json_t *value, const char *p
         json_decref(parsed);
         return ok;
     }
+    if (strcmp(name, "json_object") == 0 && json_is_true(value)) {
+        return set_any_object(param, options, error);
+    }
     if (strcmp(name, "choice") == 0) {
         return set_choice(value, param, options, error);
     }
@@ -173,10 +184,10 @@ static bool read_constraint(const char *name, const json_t *value, const char *p
                            "%s is not supported; a schema (json), a choice and a grammar (GBNF) are", param);
 }
 
-/* structured_outputs, and its members' names before it: what is ignored here is a promise to the client's parser. */
+/* structured_outputs, and its members' names before it. None is ignored: the client's parser relies on it. */
 static bool read_structured(const json_t *body, struct hearth_api_chat_options *options,
                             struct hearth_api_error *error) {
-    static const char *const names[] = {"json", "choice", "grammar", "regex", "structural_tag"};
+    static const char *const names[] = {"json", "json_object", "choice", "grammar", "regex", "structural_tag"};
     const json_t *outputs;
     if (!hearth_field_get(body, "structured_outputs", HEARTH_FIELD_OBJECT, &outputs, error)) {
         return false;

@@ -335,7 +335,7 @@ bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rende
         hearth_api_fail_err(error, err, &msg);
     } else {
         take_result(job, &prompt, &rendered, &result, out);
-        out->divergence = result.fork.known ? calloc(1, sizeof *out->divergence) : NULL;
+        out->divergence = result.fork.known ? hearth_memory_calloc(1, sizeof *out->divergence) : NULL;
     }
     if (out->divergence != NULL) {
         hearth_divergence_find(job, &prompt, &rendered, &result.fork, out->divergence);

@@ -478,8 +478,8 @@ struct hearth_api_draft {
 bool hearth_api_draft_begin(struct hearth_api_draft *draft, enum hearth_role role);
 /* Adds a call, with arguments as text or as an object (NULL: {}); `id` may be NULL. */
 bool hearth_api_draft_call(struct hearth_api_draft *draft, const char *id, const char *name, const json_t *arguments);
-/* The sealed message, of system and developer messages without what `strip` (or NULL) takes out. NULL: out of memory,
- * now or before. */
+/* Seals the message. `strip` (or NULL) takes lines out of system and developer messages. NULL: out of memory, now or
+ * before. */
 struct hearth_message *hearth_api_draft_end(struct hearth_api_draft *draft, const struct hearth_strip *strip);
 void hearth_api_draft_drop(struct hearth_api_draft *draft);
 /* The same for a message that has only a text. */

@@ -145,8 +145,8 @@ struct pass {
     size_t found[HEARTH_LIMITS];
     bool arguments;           /* the member holds a call's arguments: a text that is JSON */
     struct hearth_body *body; /* where its "messages" stand; NULL: that is not wanted */
-    bool messages;            /* the body's member that comes is of that name */
-    unsigned named;           /* members of that name */
+    bool messages;            /* the value that comes is the body's "messages" */
+    unsigned named;           /* how many members "messages" the body has */
     size_t item;              /* where the element begins that is read now */
     struct frame frames[HEARTH_LIMIT_LEVELS_MOST];
 };

@@ -299,7 +299,7 @@ static void formats_are_kept_as_far_as_they_can_be(void **state) {
     }
 }
 
-/* vLLM's clients ask so: what is ignored would be a promise to their parsers. */
+/* vLLM's clients ask so. None is ignored: their parsers rely on it. */
 static void constraints_have_vllms_names(void **state) {
     static const struct {
         const char *said, *param; /* of the error, or NULL */
@@ -309,7 +309,10 @@ static void constraints_have_vllms_names(void **state) {
         {"\"structured_outputs\":{\"grammar\":\"root ::= \\\"re\\\\\\\"d\\\\n\\\\\\\\\\\"\"}", NULL},
         {"\"guided_json\":{\"const\":\"re\\\"d\\n\\\\\"}", NULL},
         {"\"structured_outputs\":{\"json\":\"{\\\"const\\\":7}\"}", NULL},
+        {"\"structured_outputs\":{\"json_object\":true}", NULL}, /* any object */
+        {"\"structured_outputs\":{\"json_object\":false,\"choice\":[\"a\"]}", NULL},
         {"\"structured_outputs\":{\"json\":null,\"backend\":\"auto\"}", NULL},
+        {"\"structured_outputs\":{\"json_object\":1}", "structured_outputs.json_object"},
         {"\"structured_outputs\":{\"choice\":[]}", "structured_outputs.choice"},
         {"\"structured_outputs\":{\"choice\":[1]}", "structured_outputs.choice"},
         {"\"structured_outputs\":{\"regex\":\"a+\"}", "structured_outputs.regex"},
@@ -325,6 +328,8 @@ static void constraints_have_vllms_names(void **state) {
         json_t *answer = post(CHAT, body, cases[i].param == NULL ? 200 : 400);
         if (i < sizeof wanted / sizeof wanted[0]) {
             assert_string_equal(json_str(answer, "choices.0.message.content"), wanted[i]);
+        } else if (i == sizeof wanted / sizeof wanted[0]) {
+            assert_int_equal(json_str(answer, "choices.0.message.content")[0], '{');
         } else if (cases[i].param != NULL) {
             assert_string_equal(json_str(answer, "error.param"), cases[i].param);
         }
