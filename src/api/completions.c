@@ -98,7 +98,8 @@ static bool read_own_fields(const json_t *body, struct hearth_generation *genera
 
 /* ---- render ---- */
 
-/* Makes the tokens of a prompt; its text is kept for `echo` only. */
+/* Makes the tokens of a prompt. Its text is kept for `echo` only, and of ids only what fits the context: it may be many
+ * times the body, and what does not fit is refused. */
 static bool render_prompt(const struct hearth_job *job, const json_t *parts, struct hearth_api_prompt *prompt,
                           struct hearth_api_error *error) {
     struct hearth_engine *engine = job->api->engine;
@@ -118,7 +119,8 @@ static bool render_prompt(const struct hearth_job *job, const json_t *parts, str
                 return rc < 0 && hearth_api_fail_err(error, rc, NULL);
             }
         } else if (!hearth_api_json_token(job->api, part, &token) || !hearth_tokens_push(&prompt->tokens, token) ||
-                   (echo && !hearth_engine_append_text(engine, token, false, &prompt->text))) {
+                   (echo && prompt->tokens.n <= job->api->engine->caps.ctx_tokens &&
+                    !hearth_engine_append_text(engine, token, false, &prompt->text))) {
             return false;
         }
     }

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,48 @@ static void errors_have_the_native_shape(void **state) {
     json_decref(answer);
 }
 
+static const struct hearth_engine_ops *own_ops;
+static struct hearth_engine_ops counting_ops;
+static atomic_size_t texts; /* of tokens that were asked for */
+
+static size_t counted_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap) {
+    atomic_fetch_add(&texts, 1);
+    return own_ops->token_text(engine, token, special, out, cap);
+}
+
+static void count_texts(struct hearth_engine *engine, const char *template_text) {
+    (void)template_text;
+    own_ops = engine->ops;
+    counting_ops = *own_ops;
+    counting_ops.token_text = counted_text;
+    engine->ops = &counting_ops;
+}
+
+/* The texts of some ids are many times as long as the ids: a prompt that is refused does not get them all. */
+static void ids_that_do_not_fit_are_not_made_text(void **state) {
+    enum { FIT = 2048 };
+    struct hearth_buf body = {0};
+    struct stage_options options;
+    struct stage counted;
+    (void)state;
+    stage_options_default(&options);
+    options.sim.ctx_tokens = FIT;
+    options.markers = count_texts;
+    stage_open(&counted, &options);
+    assert_true(hearth_buf_text(&body, "{\"prompt\":[97"));
+    for (int i = 1; i < 3 * FIT; i++) {
+        assert_true(hearth_buf_text(&body, ",97"));
+    }
+    assert_true(hearth_buf_text(&body, "]}"));
+    atomic_store(&texts, 0);
+    json_t *answer = stage_want(&counted, "POST", "/completion", (const char *)body.data, 400);
+    assert_int_equal(json_num(answer, "error.n_prompt_tokens"), 3 * FIT);
+    assert_true(atomic_load(&texts) <= FIT);
+    json_decref(answer);
+    hearth_buf_finish(&body);
+    stage_close(&counted);
+}
+
 /* ---- infill ---- */
 
 static void gaps_are_marked(void **state) {
@@ -358,7 +401,7 @@ int main(void) {
         cmocka_unit_test(streams_have_the_native_shape),       cmocka_unit_test(a_reply_says_what_ended_it),
         cmocka_unit_test(errors_have_the_native_shape),        cmocka_unit_test(gaps_are_marked),
         cmocka_unit_test(formats_are_kept_without_a_chat),     cmocka_unit_test(the_oldest_files_make_room),
-        cmocka_unit_test(a_model_without_marks_cannot_infill),
+        cmocka_unit_test(a_model_without_marks_cannot_infill), cmocka_unit_test(ids_that_do_not_fit_are_not_made_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
