@@ -90,11 +90,11 @@ static const struct {
     {MESSAGE, "function_call", CALL},
     {MESSAGE, "input", INPUT},
     {MESSAGE, "tools", TOOLS},
+    {MESSAGE, "tool", TOOL}, /* that a block of a system message defines */
     {CONTENT, ELEMENT, MESSAGE},
     {CALLS, ELEMENT, CALL},
     {CALL, "function", CALL},
     {TOOLS, ELEMENT, TOOL},
-    {TOOL, "tools", TOOLS},
     {TOOL, "enum", ENUM},
     {SCHEMA, "enum", ENUM},
 };

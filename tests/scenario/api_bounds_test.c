@@ -52,6 +52,9 @@ static char *body_of(const char *head, const char *unit, size_t count, const cha
 #define SCHEMA_HEAD "{" ASK ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":"
 #define TOOL_HEAD "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
 #define KWARGS_HEAD "{" ASK ",\"chat_template_kwargs\":"
+#define DEFINITION_HEAD                                                                                               \
+    "{\"max_tokens\":1,\"messages\":[" HI ",{\"role\":\"system\",\"content\":[{\"type\":\"tool_addition\",\"tool\":{" \
+    "\"type\":\"tool_definition\",\"definition\":{\"name\":\"f\",\"input_schema\":"
 #define IN_MESSAGE "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":["
 
 /* Bodies: what comes around the units, and how many of the limit's number come with it. */
@@ -94,6 +97,10 @@ static const struct {
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, SCHEMA_HEAD "{\"\\u0065num\":[", "#", "]}}}}", 0},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, TOOL_HEAD "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[", "\"v#\"",
      "]}}}}}]}", 0},
+    {HEARTH_LIMIT_ENUM_VALUES, CHAT, TOOL_HEAD "{\"type\":\"object\",\"properties\":{\"tools\":{\"enum\":[", "\"v#\"",
+     "]}}}}}]}", 0},
+    {HEARTH_LIMIT_ENUM_VALUES, "/v1/messages",
+     DEFINITION_HEAD "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[", "\"v#\"", "]}}}}}}]}]}", 0},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, "{" ASK ",\"guided_json\":{\"enum\":[", "#", "]}}", 0},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, "{" ASK ",\"structured_outputs\":{\"json\":{\"enum\":[", "#", "]}}}", 0},
     {HEARTH_LIMIT_SCHEMA_VALUES, CHAT, TOOL_HEAD "{\"x\":[", "true", "]}}}]}", 6},
