@@ -237,6 +237,24 @@ static void a_text_is_no_matter_of_it(void **state) {
     }
 }
 
+/* What stands behind the last tool that is allowed is not looked at. */
+static void tools_of_messages_are_counted_as_they_are_read(void **state) {
+    static const char definition[] = "{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\","
+                                     "\"definition\":{\"name\":\"f#\",\"input_schema\":{\"type\":\"object\"}}}}";
+    static const char without_name[] =
+        ",{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\",\"definition\":{}}}]}]}";
+    (void)state;
+    for (size_t more = 0; more < 2; more++) {
+        char *body = body_of("{\"max_tokens\":1,\"messages\":[" HI ",{\"role\":\"system\",\"content\":[", definition,
+                             hearth_limit_most(HEARTH_LIMIT_TOOLS) + more, without_name);
+        json_t *answer = stage_want(&stage, "POST", "/v1/messages", body, 400);
+        const char *said = more > 0 ? "(limit: tools)" : "custom.name: Field required";
+        assert_non_null(strstr(json_str(answer, "error.message"), said));
+        json_decref(answer);
+        free(body);
+    }
+}
+
 /* ---- documentation ---- */
 
 static void the_page_has_every_limit(void **state) {
@@ -282,6 +300,7 @@ int main(void) {
         cmocka_unit_test(a_body_that_becomes_many_times_its_size_is_refused),
         cmocka_unit_test(an_answer_that_becomes_many_times_the_body_is_refused),
         cmocka_unit_test(a_text_is_no_matter_of_it),
+        cmocka_unit_test(tools_of_messages_are_counted_as_they_are_read),
         cmocka_unit_test(the_page_has_every_limit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -7,6 +7,7 @@
  * Tools that a message defines (tool_addition) are put behind the request's as deferred ones before anything is read,
  * so that tool_choice and the grammar know them. Where they are described is the message's affair (blocks.c). */
 #include "api/anthropic/anthropic.h"
+#include "api/limits.h"
 
 #include "base/log.h"
 
@@ -105,7 +106,8 @@ static const json_t *definition_of(const json_t *block) {
     return defines ? hearth_api_json_get(tool, "definition") : NULL;
 }
 
-/* Adds a definition in a message to the deferred tools, in the place of an earlier one of its name. */
+/* Adds a definition in a message to the deferred tools, in the place of an earlier one of its name. Each is looked for
+ * among all, so their number is bounded here. */
 static bool add_definition(struct hearth_anthropic_reading *reading, const json_t *definition, json_t *list) {
     if (!is_custom(definition)) {
         return true;
@@ -117,6 +119,9 @@ static bool add_definition(struct hearth_anthropic_reading *reading, const json_
     const json_t *other = json_array_get(list, at);
     if (other != NULL && !json_is_true(json_object_get(other, "defer_loading"))) {
         return true; /* the head describes a tool of this name */
+    }
+    if (other == NULL && json_array_size(list) >= hearth_limit_most(HEARTH_LIMIT_TOOLS)) {
+        return hearth_limits_fail(HEARTH_LIMIT_TOOLS, json_array_size(list) + 1, "tools", reading->error);
     }
     json_t *translated = translate_tool(definition);
     json_object_set_new(translated, "defer_loading", json_true());
