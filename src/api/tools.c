@@ -179,6 +179,9 @@ static bool choose_allowed(const json_t *choice, struct hearth_api_chat_options 
     if (!json_is_array(tools) || json_array_size(tools) == 0) {
         return hearth_api_fail(error, 400, hearth_fields_code(tools), param, "%s must hold an array of tools", param);
     }
+    if (json_array_size(tools) > hearth_limit_most(HEARTH_LIMIT_TOOLS)) {
+        return hearth_limits_fail(HEARTH_LIMIT_TOOLS, json_array_size(tools), param, error);
+    }
     if (mode == NULL || strcmp(mode, "none") == 0 || !choose_word(mode, param, options, error)) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: the mode must be auto or required", param);
     }

@@ -83,6 +83,10 @@ static const struct {
      "{\"type\":\"function\",\"function\":{\"name\":\"f#\",\"parameters\":{\"type\":\"object\"}}}", "]}", 0},
     {HEARTH_LIMIT_TOOLS, "/v1/messages", "{" ASK ",\"tools\":[",
      "{\"name\":\"f#\",\"input_schema\":{\"type\":\"object\"}}", "]}", 0},
+    {HEARTH_LIMIT_TOOLS, CHAT,
+     TOOL_HEAD "{\"type\":\"object\"}}}],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{"
+               "\"mode\":\"auto\",\"tools\":[",
+     "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", "]}}}", 0},
     {HEARTH_LIMIT_MEMBERS, CHAT, KWARGS_HEAD "{", "\"k#\":1", "}}", 0},
     {HEARTH_LIMIT_MEMBERS, CHAT, KWARGS_HEAD "{\"enable_\\u0074hinking\":false,", "\"k#\":1", "}}", 1},
     {HEARTH_LIMIT_MEMBERS, CHAT, TOOL_HEAD "{\"type\":\"object\",\"x\":{", "\"k#\":1", "}}}}]}", 0},
