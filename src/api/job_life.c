@@ -355,7 +355,7 @@ static void submit(struct hearth_job *job) {
         hearth_api_reply_fail(job);
         return;
     }
-    if (job->resolved->stored == NULL && !hearth_idle_is_wanted(job)) {
+    if (job->resolved->stored == NULL && !hearth_idle_is_wanted(job) && api->recordings == NULL) {
         hearth_api_phases_drop_tokens(job);
     }
     hearth_api_reply_submitted(job);

@@ -133,6 +133,21 @@ def test_keys(tmp_path):
     assert not set(blocks(lines[0])) & set(blocks(lines[2]))  # two keys share no state
 
 
+def test_prompts_that_nothing_is_computed_ahead_for(tmp_path):
+    """Completions, several choices, and chats of a server that computes nothing in idle time."""
+    trace, prompt = tmp_path / "trace.jsonl", "what is the secret of Zanzibar? " * 20
+    with serve(*SIM, "--idle-compute", "0") as server, recording(server, trace, "--limit", 3) as process:
+        usage = converse(server, 1, "ships")
+        usage.append(ask(server, [{"role": "user", "content": prompt}], n=2)["usage"])
+        answer = httpx.post(f"http://127.0.0.1:{server.port}/v1/completions", timeout=60,
+                            json={"prompt": prompt, "max_tokens": 8})
+        usage.append(answer.json()["usage"])
+        process.wait(timeout=30)
+    lines = read(trace)
+    assert [line["in"] for line in lines] == [use["prompt_tokens"] for use in usage]
+    assert all(len(blocks(line)) >= line["in"] // 64 > 0 for line in lines)
+
+
 def test_ends(tmp_path):
     trace = tmp_path / "trace.jsonl"
     with serve(*SIM) as server:
