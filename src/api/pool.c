@@ -28,7 +28,7 @@
  * 50,000 blanks would end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
 #define STACK_KEPT ((size_t)256 << 10) /* of a used stack; the rest goes back to the system */
-#define SCAN_MAX 256                   /* most waiting jobs that are compared when one is chosen */
+#define SCAN_MAX 256                   /* most waiting jobs that are compared when one is chosen, if one may begin */
 #define STUCK_US 3000000               /* CPU time beyond the limit: the job has passed no cancel point and is stuck */
 #define STUCK_END_US 5000000           /* the same at the end, for a job that was told to stop */
 
@@ -90,7 +90,8 @@ static bool may_begin(const struct hearth_api_pool *pool, const struct hearth_jo
 static struct hearth_job *take(struct hearth_api_pool *pool) {
     struct hearth_job *before = NULL, *best = NULL, *before_best = NULL;
     size_t best_rank = SIZE_MAX, scanned = 0;
-    for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && scanned < SCAN_MAX; scanned++) {
+    for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && (best == NULL || scanned < SCAN_MAX);
+         scanned++) {
         const size_t of_tenant = running_of_tenant(pool, job->caller.tenant.id);
         const size_t rank = of_tenant + (weight_of(job) == COUNTING ? THREADS_MAX : 0);
         if (rank < best_rank && (pool->ending || may_begin(pool, job, of_tenant))) {
