@@ -93,6 +93,20 @@ def test_scopes(tmp_path):
                 client.messages.create(model="any", messages=[USER], max_tokens=2)
 
 
+def test_a_thread_is_no_way_around_a_scope(tmp_path):
+    with keyed(tmp_path, "asks name=ada scope=infer", "both name=ada") as server:
+        def send(key, **thread):
+            return ask(server, key, "POST", "/v1/messages", {
+                "model": "any", "messages": [USER], "max_tokens": 2, "thread": thread})
+
+        kept, loose = (send(key, type="create").json()["id"] for key in ("both", "asks"))
+        assert send("both", type="continue", previous_message_id=kept).status_code == 200
+        for key, thread in (("asks", kept), ("asks", loose), ("both", loose)):
+            refused = send(key, type="continue", previous_message_id=thread)
+            assert refused.status_code == 404, refused.text
+            assert refused.json()["error"]["details"]["error_code"] == "thread_not_found"
+
+
 def test_hashed_keys(tmp_path):
     """The program makes the lines; what reads the file, the log or /props has no key."""
     made = subprocess.run([servers.hearth_path(), "keys", "new", "name=ada", "scope=infer,sessions,admin"],

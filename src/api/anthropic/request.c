@@ -186,6 +186,11 @@ bool hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange 
     return true;
 }
 
+/* Whether the key may have anything stored: the threads of one that may not are answered, and not kept. */
+static bool may_keep(const struct hearth_job *job) {
+    return (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
+}
+
 /* Puts the past of a thread into the history: its system text and its messages. */
 static bool load_thread(const struct hearth_job *job, const json_t *body, const char *id,
                         struct hearth_api_resolved *out, struct hearth_api_error *error) {
@@ -198,6 +203,10 @@ static bool load_thread(const struct hearth_job *job, const json_t *body, const 
             return hearth_api_fail(error, 400, "thread_fingerprint_mismatch", fixed[i],
                                    "%s: is the thread's, and is not sent again", fixed[i]);
         }
+    }
+    if (!may_keep(job)) { /* the client sends everything then */
+        return hearth_api_fail(error, 404, "thread_not_found", param,
+                               "%s: there are no threads for a key without the scope 'sessions'", param);
     }
     if (!hearth_api_id_parse(id, &digest, &index) || index >= 0) {
         return hearth_api_fail(error, 404, "thread_not_found", param, "%s: there is no thread at '%.100s'", param, id);
@@ -262,7 +271,7 @@ static bool parse(const struct hearth_job *job, const json_t *body, struct heart
 /* The reply continues a last message of the assistant. */
 static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
     if (!hearth_api_chat_take(&job->parsed->chat, out) || !hearth_api_stored_attach_session(job, out, error) ||
-        (job->parsed->threads && !hearth_api_stored_plan_write(job, NULL, out, error))) {
+        (job->parsed->threads && may_keep(job) && !hearth_api_stored_plan_write(job, NULL, out, error))) {
         return false;
     }
     const struct hearth_message *last = out->history.messages[out->history.count - 1];
