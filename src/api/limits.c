@@ -49,7 +49,7 @@ enum json_place {
     CONTENT,
     CALLS,
     CALL,
-    INPUT, /* of a call, as an object: it is printed and parsed again */
+    INPUT, /* of a call: an object is printed and parsed again */
     TOOLS,
     TOOL,
     SCHEMA,
@@ -94,6 +94,7 @@ static const struct {
     {CONTENT, ELEMENT, MESSAGE},
     {CALLS, ELEMENT, CALL},
     {CALL, "function", CALL},
+    {CALL, "arguments", INPUT},
     {TOOLS, ELEMENT, TOOL},
     {TOOL, "enum", ENUM},
     {SCHEMA, "enum", ENUM},
@@ -331,7 +332,7 @@ static void read_string(struct pass *pass) {
     pass->bytes += copies_in(frame->place) * (MEMBER_BYTES + (end - begin));
     if (value_bytes_in(frame->place) > 0) {
         pass->bytes += VALUE_BYTES; /* names are values there */
-        if (frame->members > pass->found[HEARTH_LIMIT_MEMBERS]) {
+        if (frame->place != INPUT && frame->members > pass->found[HEARTH_LIMIT_MEMBERS]) {
             pass->found[HEARTH_LIMIT_MEMBERS] = frame->members;
         }
     }

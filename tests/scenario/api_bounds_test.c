@@ -241,6 +241,30 @@ static void a_text_is_no_matter_of_it(void **state) {
     }
 }
 
+/* The arguments of a call take as much memory as an object as they do as text. */
+static void arguments_that_are_an_object_count(void **state) {
+    enum { MANY = 400000 };
+    char *body = body_of("{\"messages\":[" HI ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{"
+                         "\"name\":\"f\",\"arguments\":{\"a\":[",
+                         "[]", MANY, "]}}}]}]}");
+    (void)state;
+    json_t *answer = stage_want(&stage, "POST", CHAT, body, 413);
+    assert_non_null(strstr(json_str(answer, "error.message"), "(limit: memory)"));
+    json_decref(answer);
+    free(body);
+}
+
+/* Nor does a call have fewer members in one form than in another. */
+static void a_call_has_any_number_of_members(void **state) {
+    char *body = body_of("{\"messages\":[" HI ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\","
+                         "\"id\":\"c\",\"name\":\"f\",\"input\":{",
+                         "\"k#\":1", hearth_limit_most(HEARTH_LIMIT_MEMBERS) + 1,
+                         "}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"c\"}]}]}");
+    (void)state;
+    json_decref(stage_want(&stage, "POST", "/v1/messages/count_tokens", body, 200));
+    free(body);
+}
+
 /* What stands behind the last tool that is allowed is not looked at. */
 static void tools_of_messages_are_counted_as_they_are_read(void **state) {
     static const char definition[] = "{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\","
@@ -304,6 +328,8 @@ int main(void) {
         cmocka_unit_test(a_body_that_becomes_many_times_its_size_is_refused),
         cmocka_unit_test(an_answer_that_becomes_many_times_the_body_is_refused),
         cmocka_unit_test(a_text_is_no_matter_of_it),
+        cmocka_unit_test(arguments_that_are_an_object_count),
+        cmocka_unit_test(a_call_has_any_number_of_members),
         cmocka_unit_test(tools_of_messages_are_counted_as_they_are_read),
         cmocka_unit_test(the_page_has_every_limit),
     };
