@@ -2,10 +2,12 @@
  * schema or a grammar holds from the first character on.
  * Source: https://platform.openai.com/docs/api-reference/completions/create */
 #include "api/job.h"
+#include "api/limits.h"
 
 #include <string.h>
 
 #define LEGACY_LOGPROBS_MAX 5
+#define TEXT_COPIES 4 /* in memory at the same time, of the text that an answer repeats */
 
 /* ---- parse ---- */
 
@@ -130,9 +132,12 @@ static bool render_prompt(const struct hearth_job *job, const json_t *parts, str
 bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
                                struct hearth_api_error *error) {
     const json_t *prompts = job->parsed->prompts;
+    size_t text_bytes = 0;
     bool ok = hearth_api_constraint_of_text(job, out, error) && hearth_api_prompts_alloc(json_array_size(prompts), out);
     for (size_t i = 0; ok && i < out->prompt_count; i++) {
         ok = render_prompt(job, json_array_get(prompts, i), &out->prompts[i], error);
+        text_bytes += out->prompts[i].text.len;
+        ok = ok && hearth_limits_answer(job->body_bytes, TEXT_COPIES * text_bytes, error);
     }
     return ok;
 }

@@ -263,11 +263,19 @@ static void errors_have_the_native_shape(void **state) {
 
 static const struct hearth_engine_ops *own_ops;
 static struct hearth_engine_ops counting_ops;
-static atomic_size_t texts; /* of tokens that were asked for */
+static atomic_size_t texts;      /* of tokens that were asked for */
+static atomic_size_t long_bytes; /* of each of them; 0: its own */
 
 static size_t counted_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap) {
+    const size_t len = atomic_load(&long_bytes);
     atomic_fetch_add(&texts, 1);
-    return own_ops->token_text(engine, token, special, out, cap);
+    if (len == 0) {
+        return own_ops->token_text(engine, token, special, out, cap);
+    }
+    if (cap > 0) {
+        memset(out, 'x', cap < len ? cap : len);
+    }
+    return len;
 }
 
 static void count_texts(struct hearth_engine *engine, const char *template_text) {
@@ -298,6 +306,30 @@ static void ids_that_do_not_fit_are_not_made_text(void **state) {
     json_t *answer = stage_want(&counted, "POST", "/completion", (const char *)body.data, 400);
     assert_int_equal(json_num(answer, "error.n_prompt_tokens"), 3 * FIT);
     assert_true(atomic_load(&texts) <= FIT);
+    json_decref(answer);
+    hearth_buf_finish(&body);
+    stage_close(&counted);
+}
+
+/* Nor are they made for an answer that would repeat far more text than there are ids. */
+static void long_texts_of_several_prompts_are_refused(void **state) {
+    enum { PROMPTS = 3, IDS = 1000, LONG = 8192 };
+    struct hearth_buf body = {0};
+    struct stage_options options;
+    struct stage counted;
+    (void)state;
+    stage_options_default(&options);
+    options.markers = count_texts;
+    stage_open(&counted, &options);
+    assert_true(hearth_buf_text(&body, "{\"n_predict\":1,\"prompt\":["));
+    for (int i = 0; i < PROMPTS * IDS; i++) {
+        assert_true(hearth_buf_text(&body, i == 0 ? "[97" : i % IDS == 0 ? "],[97" : ",97"));
+    }
+    assert_true(hearth_buf_text(&body, "]]}"));
+    atomic_store(&long_bytes, LONG);
+    json_t *answer = stage_want(&counted, "POST", "/completion", (const char *)body.data, 413);
+    atomic_store(&long_bytes, 0);
+    assert_non_null(strstr(json_str(answer, "error.message"), "its answer would take more memory"));
     json_decref(answer);
     hearth_buf_finish(&body);
     stage_close(&counted);
@@ -402,6 +434,7 @@ int main(void) {
         cmocka_unit_test(errors_have_the_native_shape),        cmocka_unit_test(gaps_are_marked),
         cmocka_unit_test(formats_are_kept_without_a_chat),     cmocka_unit_test(the_oldest_files_make_room),
         cmocka_unit_test(a_model_without_marks_cannot_infill), cmocka_unit_test(ids_that_do_not_fit_are_not_made_text),
+        cmocka_unit_test(long_texts_of_several_prompts_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
