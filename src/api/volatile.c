@@ -7,6 +7,7 @@
 #include "api/volatile.h"
 
 #include "api/strip.h"
+#include "base/cancel.h"
 #include "base/utf8.h"
 #include "chat/chat.h"
 #include "session/shared_text.h"
@@ -120,6 +121,9 @@ static size_t count_matches(const regex_t *regex, const struct hearth_chat_reque
     for (size_t m = 0; m < request->message_count; m++) {
         const char *line = hearth_role_is_system(request->messages[m]->role) ? request->messages[m]->content : NULL;
         while (line != NULL) {
+            if (hearth_cancel_poll() != HEARTH_OK) {
+                return SIZE_MAX; /* no pattern is right then */
+            }
             const size_t len = strcspn(line, "\n");
             const bool own = but != NULL && len == but_len && memcmp(line, but, len) == 0;
             n += !own && matches(regex, line, len);
@@ -319,7 +323,7 @@ static bool find_line(const struct hearth_message *message, const char *text, si
     int32_t at = 1;
     *out = NULL;
     *out_len = 0;
-    for (const char *line = message->content; line != NULL; at++) {
+    for (const char *line = message->content; line != NULL && hearth_cancel_poll() == HEARTH_OK; at++) {
         const size_t n = strcspn(line, "\n");
         if (n > *out_len && n <= len && memmem(text, len, line, n) != NULL) {
             *out = line;

@@ -2,6 +2,7 @@
  * says what stays the same, and can stand in single quotes. */
 #include "api/strip.h"
 #include "api/volatile.h"
+#include "base/cancel.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -142,6 +143,35 @@ static void lines_that_differ_are_found(void **state) {
     assert_int_equal(changes_of("a\nquite another text than that", "b\nwhich has nothing in common", changes), 0);
 }
 
+static int unwanted(void *user) {
+    (void)user;
+    return HEARTH_ERR_CANCELLED;
+}
+
+/* Comparing many lines with long ones takes long; it ends when the request does. */
+static void lines_are_looked_for_while_they_are_wanted(void **state) {
+    static const char now[] = "Today: Tuesday\nand so it goes on and on\n";
+    char then[] = "Monday\nand so it goes on and on\n";
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
+    struct hearth_report_line lines[HEARTH_REPORT_LINES_MAX];
+    struct hearth_cancel cancel = {.wanted = unwanted};
+    size_t fixed_bytes;
+    (void)state;
+    assert_non_null(message);
+    message->content = strdup(now);
+    message->content_len = strlen(now);
+    const struct hearth_chat_request request = {.messages = &message, .message_count = 1};
+    const struct hearth_transcript_prompt prompt = {.text = now, .len = strlen(now)};
+    const struct hearth_transcript_fork fork = {.offset = strlen("Today: "), .then = then, .then_len = strlen(then)};
+    assert_int_equal(hearth_volatile_find(&prompt, &fork, &request, lines, &fixed_bytes), 1);
+    assert_string_equal(lines[0].pattern, "^Today:");
+    hearth_cancel_enter(&cancel);
+    assert_int_equal(hearth_cancel_check(), HEARTH_ERR_CANCELLED);
+    assert_int_equal(hearth_volatile_find(&prompt, &fork, &request, lines, &fixed_bytes), 0);
+    hearth_cancel_leave();
+    hearth_message_unref(message);
+}
+
 /* A text is as long as it says: a NUL in it ends nothing. */
 static void lines_behind_a_nul_stay(void **state) {
     const char *const lines[] = {"^Now:"}, *const paragraphs[] = {"^List:$"};
@@ -164,6 +194,7 @@ int main(void) {
         cmocka_unit_test(the_plainest_pattern_that_is_right_is_taken),
         cmocka_unit_test(a_list_is_taken_out_with_its_heading),
         cmocka_unit_test(lines_that_differ_are_found),
+        cmocka_unit_test(lines_are_looked_for_while_they_are_wanted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
