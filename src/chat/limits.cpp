@@ -2,12 +2,14 @@
  *
  * Design. The builder trusts its input: it recurses as deep as a schema nests, copies a schema once for each entry of a
  * list of types, follows references that lead nowhere, and takes time with the cube of the optional properties of an
- * object. The walk here visits what the builder would visit and refuses what would take it too far. Whether a schema
+ * object. Parsers of calls look for the types of a property in all its choices, which references may double at each
+ * step. The walk here visits what the builder would visit and refuses what would take it too far. Whether a schema
  * means what its author thinks is schema.c's business.
  *
- * Invariants. The walk is bounded itself: by depth, and by a budget of visits. */
+ * Invariants. The walk is bounded itself: by depth, and by budgets of visits and choices. */
 #include "chat/chat_internal.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -18,12 +20,14 @@ constexpr size_t k_visits = 20000;
 constexpr size_t k_properties = 256;
 constexpr size_t k_repeats = 2000;   /* what a rule of a grammar may repeat */
 constexpr size_t k_references = 32;  /* that lead to references */
+constexpr size_t k_choices = 300000; /* that all references lead to */
 constexpr double k_largest = 9.2e18; /* a bound beyond does not fit what the builder keeps it in */
 
 struct schema_walk {
     const json_t *root;
     std::string where;
-    size_t visits = 0;
+    size_t visits = 0, choices = 0;
+    std::vector<const json_t *> trail = {}; /* what the references on the way to a choice lead to */
 
     [[noreturn]] void refuse(const std::string &why) const {
         throw invalid_request(where + ": " + why);
@@ -121,6 +125,28 @@ struct schema_walk {
         }
     }
 
+    /* `common` looks for the types of a property in all that it may be, and follows each reference anew wherever it
+     * stands, but for one that is being followed. */
+    void choice(const json_t *source) {
+        const char *reference = json_string_value(json_object_get(source, "$ref"));
+        const json_t *at = reference != nullptr ? target(reference) : nullptr;
+        poll_cancel();
+        if (++choices > k_choices) {
+            refuse("$ref leads to too many choices");
+        }
+        if (at != nullptr && std::find(trail.begin(), trail.end(), at) == trail.end()) {
+            trail.push_back(at);
+            choice(at);
+            trail.pop_back();
+        }
+        for (const char *name : {"anyOf", "oneOf", "allOf"}) {
+            const json_t *list = json_object_get(source, name);
+            for (size_t i = 0; i < json_array_size(list); i++) {
+                choice(json_array_get(list, i));
+            }
+        }
+    }
+
     /* Schemas by name: the names are the client's, and mean nothing. */
     void named(const json_t *map, size_t depth, size_t times) {
         const char *name;
@@ -145,6 +171,9 @@ struct schema_walk {
         }
         counts(source);
         references(source);
+        if (json_object_get(source, "$ref") != nullptr) {
+            choice(source);
+        }
         const json_t *types = json_object_get(source, "type");
         const size_t copies = json_is_array(types) ? times * std::max<size_t>(json_array_size(types), 1) : times;
         if (copies > k_visits) {

@@ -31,24 +31,30 @@
 /* ------------------------------------------------------------------------------------------- the whole */
 
 /* Every reference leads to something, and none to itself by way of choices alone: such a grammar has no beginning.
- * `known`: names of definitions of which that has been seen, so that none is followed twice. */
-static bool leads_on(struct schema_maker *m, const json_t *schema, json_t *known, size_t steps) {
+ * `known`: names of definitions of which that has been seen, with the number of choices that they stand for, so that
+ * none is followed twice. Adds those of the schema to `*choices`. */
+static bool leads_on(struct schema_maker *m, const json_t *schema, json_t *known, size_t steps, size_t *choices) {
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
     const char *name = ref != NULL ? ref + strlen("#/$defs/") : NULL;
-    const json_t *choices = json_object_get(schema, "anyOf");
+    const json_t *list = json_object_get(schema, "anyOf");
+    const json_t *seen = name != NULL ? json_object_get(known, name) : NULL;
+    size_t behind = (size_t)json_integer_value(seen);
     if (steps > json_object_size(m->defs) + SCHEMA_DEPTH) {
         return false;
     }
-    for (size_t i = 0; i < json_array_size(choices); i++) {
-        if (!leads_on(m, json_array_get(choices, i), known, steps + 1)) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (!leads_on(m, json_array_get(list, i), known, steps + 1, choices)) {
             return false;
         }
     }
-    if (name == NULL || json_object_get(known, name) != NULL) {
-        return true;
+    if (name != NULL && seen == NULL &&
+        !(leads_on(m, json_object_get(m->defs, name), known, steps + 1, &behind) &&
+          json_object_set_new(known, name, json_integer((json_int_t)behind)) == 0)) {
+        return false;
     }
-    return leads_on(m, json_object_get(m->defs, name), known, steps + 1) &&
-           json_object_set_new(known, name, json_true()) == 0;
+    *choices += 1 + behind;
+    *choices = *choices < SCHEMA_MANY ? *choices : SCHEMA_MANY;
+    return true;
 }
 
 /* Whether a schema has a value that ends, given the definitions of which that is known (`ends`: name → true). */
@@ -107,8 +113,12 @@ static bool check_whole(struct schema_maker *m, const json_t *made) {
     const char *name;
     json_t *definition;
     json_object_foreach(m->defs, name, definition) {
-        if (!leads_on(m, definition, known, 0)) {
+        size_t choices = 0;
+        if (!leads_on(m, definition, known, 0, &choices)) {
             return hearth_schema_refuse(m, "$ref", "it leads to itself") != NULL;
+        }
+        if (choices > SCHEMA_CHOICES) { /* parsers of calls look for types in all of them, over and over */
+            return hearth_schema_refuse(m, "$ref", "it leads to too many choices") != NULL;
         }
     }
     for (size_t before = SIZE_MAX; before != json_object_size(ends);) {

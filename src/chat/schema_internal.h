@@ -32,7 +32,8 @@ struct schema_maker {
 enum {
     SCHEMA_DEPTH = 64,
     SCHEMA_VISITS = 20000,
-    SCHEMA_REPEATS = 1000, /* what is repeated more often is cut: llama.cpp's limit is 2000 */
+    SCHEMA_CHOICES = 20000, /* that a definition may stand for */
+    SCHEMA_REPEATS = 1000,  /* what is repeated more often is cut: llama.cpp's limit is 2000 */
 };
 
 /* The member of a constant that stands for GBNF, until hearth_chat_schema_fill(). */

@@ -560,6 +560,29 @@ static void test_large_schemas(void **state) {
     bench_finish(&bench);
 }
 
+/* Each stands for two of the one before: parsers of calls would look for the types of the last in 2^60 places. */
+static void test_doubling_choices(void **state) {
+    (void)state;
+    struct bench bench = bench_make(tagged_tools, "[{'role':'user','content':'Hi'}]");
+    json_t *definitions = json_pack("{s:{s:s}}", "a0", "type", "integer");
+    for (int i = 1; i <= 60; i++) {
+        char name[16], ref[32];
+        snprintf(name, sizeof(name), "a%d", i);
+        snprintf(ref, sizeof(ref), "#/$defs/a%d", i - 1);
+        json_object_set_new(definitions, name, json_pack("{s:[{s:s},{s:s}]}", "anyOf", "$ref", ref, "$ref", ref));
+    }
+    json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:{s:s}},s:o}}}]", "type", "function", "function", "name", "ls",
+                              "parameters", "type", "object", "properties", "n", "$ref", "#/$defs/a60", "$defs",
+                              definitions);
+    assert_non_null(tools);
+    bench.request.tools = tools; /* its arguments are some object, then */
+    struct hearth_chat_format *format = get(&bench);
+    assert_non_null(hearth_chat_format_info(format)->call_begin);
+    hearth_chat_format_unref(format);
+    json_decref(tools);
+    bench_finish(&bench);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
@@ -576,6 +599,7 @@ int main(void) {
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_bad_schemas),
         cmocka_unit_test(test_large_schemas),
+        cmocka_unit_test(test_doubling_choices),
         cmocka_unit_test(test_schema_beside_tools),
         cmocka_unit_test(test_schema_beside_tagged_tools),
     };

@@ -247,6 +247,18 @@ static void large_schemas_are_refused(void **state) {
     assert_false(hearth_chat_schema_check(schema, &msg));
     assert_string_equal(msg.text, "$ref: too large when written out: more than 64 references stand for one schema");
     json_decref(schema);
+    /* Each stands for the one before, twice, as a choice: a property would have a million. */
+    json_t *choices = json_pack("{s:{s:s}}", "a0", "type", "integer");
+    for (int i = 1; i <= 20; i++) {
+        char name[16], ref[32];
+        snprintf(name, sizeof name, "a%d", i);
+        snprintf(ref, sizeof ref, "#/$defs/a%d", i - 1);
+        json_object_set_new(choices, name, json_pack("{s:[{s:s},{s:s}]}", "anyOf", "$ref", ref, "$ref", ref));
+    }
+    schema = json_pack("{s:{s:{s:s}}, s:o}", "properties", "n", "$ref", "#/$defs/a20", "$defs", choices);
+    assert_false(hearth_chat_schema_check(schema, &msg));
+    assert_string_equal(msg.text, "$ref: it leads to too many choices");
+    json_decref(schema);
 }
 
 static char *grammar_of(const char *text) {
