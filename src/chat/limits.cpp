@@ -21,12 +21,15 @@ constexpr size_t k_properties = 256;
 constexpr size_t k_repeats = 2000;   /* what a rule of a grammar may repeat */
 constexpr size_t k_references = 32;  /* that lead to references */
 constexpr size_t k_choices = 300000; /* that all references lead to */
+constexpr size_t k_name = 4096;      /* bytes of a property's name */
+constexpr size_t k_names = 8 << 20;  /* of those in front of each schema, which names of rules repeat */
 constexpr double k_largest = 9.2e18; /* a bound beyond does not fit what the builder keeps it in */
 
 struct schema_walk {
     const json_t *root;
     std::string where;
     size_t visits = 0, choices = 0;
+    size_t path = 0, names = 0;             /* bytes of the names on the way to a schema, and of all of these */
     std::vector<const json_t *> trail = {}; /* what the references on the way to a choice lead to */
 
     [[noreturn]] void refuse(const std::string &why) const {
@@ -93,7 +96,8 @@ struct schema_walk {
         }
     }
 
-    /* The schema that a reference within the document leads to; null: none. */
+    /* The schema that a reference within the document leads to; null: none. An index has no zeros in front: the builder
+     * makes what references lead to once for each way to write them. */
     const json_t *target(const char *reference) const {
         if (strncmp(reference, "#/", 2) != 0) {
             return nullptr;
@@ -104,7 +108,8 @@ struct schema_walk {
             const size_t end = rest.find('/');
             const std::string part(rest.substr(0, end));
             rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-            const bool digits = !part.empty() && part.size() < 9 && part.find_first_not_of("0123456789") == part.npos;
+            const bool digits = part == "0" || (!part.empty() && part.size() < 9 && part[0] != '0' &&
+                                               part.find_first_not_of("0123456789") == part.npos);
             at = json_is_array(at) ? (digits ? json_array_get(at, std::stoul(part)) : nullptr)
                                    : json_object_get(at, part.c_str());
         }
@@ -115,6 +120,9 @@ struct schema_walk {
         size_t steps = 0;
         const json_t *at = schema;
         for (const char *name; (name = json_string_value(json_object_get(at, "$ref"))) != nullptr;) {
+            if (strlen(name) > k_depth * k_name) {
+                refuse("a $ref is too long");
+            }
             at = target(name);
             if (at == nullptr) {
                 refuse("$ref \"" + std::string(name) + "\" leads nowhere in the schema");
@@ -152,7 +160,13 @@ struct schema_walk {
         const char *name;
         json_t *member;
         json_object_foreach(const_cast<json_t *>(map), name, member) {
+            const size_t len = strlen(name);
+            if (len > k_name) {
+                refuse("a name of more than " + std::to_string(k_name) + " bytes");
+            }
+            path += len;
             schema(member, depth, times);
+            path -= len;
         }
     }
 
@@ -160,6 +174,10 @@ struct schema_walk {
      * if it were one. */
     void schema(const json_t *source, size_t depth, size_t times) {
         spend(times);
+        names += path * times;
+        if (names > k_names) {
+            refuse("the names of its properties are too long");
+        }
         if (depth > k_depth) {
             refuse("the schema is nested too deeply");
         }

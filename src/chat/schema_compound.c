@@ -256,8 +256,12 @@ static bool name_is_allowed(struct schema_maker *m, const json_t *flat, const ch
 static json_t *make_property(struct schema_maker *m, const json_t *flat, const char *name, size_t depth) {
     json_t *all = hearth_schema_own(m, json_array());
     bool allowed, known = false;
+    const size_t len = strlen(name);
     size_t i;
     const json_t *schema, *rest = NULL;
+    if (len > SCHEMA_NAME) {
+        return hearth_schema_refuse(m, "properties", "a name of more than %d bytes", SCHEMA_NAME);
+    }
     if (!name_is_allowed(m, flat, name, &allowed)) {
         return NULL;
     }
@@ -280,7 +284,9 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
         hearth_schema_append(all, rest);
     }
     size_t back = hearth_schema_enter(m, "properties.%s", name);
+    m->way_bytes += len;
     json_t *out = hearth_schema_make(m, all, depth + 1);
+    m->way_bytes -= len;
     hearth_schema_leave(m, back);
     return out;
 }

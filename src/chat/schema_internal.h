@@ -26,6 +26,7 @@ struct schema_maker {
     struct hearth_buf path; /* the place in the schema: "properties.tags" */
     enum schema_fate fate;
     size_t visits;
+    size_t way_bytes, ways_bytes; /* of the names on the way here, and on the ways to all that was made */
     struct hearth_errmsg msg;
 };
 
@@ -34,6 +35,8 @@ enum {
     SCHEMA_VISITS = 20000,
     SCHEMA_CHOICES = 20000, /* that a definition may stand for */
     SCHEMA_REPEATS = 1000,  /* what is repeated more often is cut: llama.cpp's limit is 2000 */
+    SCHEMA_NAME = 4096,     /* bytes of a property's name */
+    SCHEMA_NAMES = 8 << 20, /* ways_bytes: names of rules repeat them */
 };
 
 /* The member of a constant that stands for GBNF, until hearth_chat_schema_fill(). */

@@ -197,6 +197,7 @@ static bool apply_not(struct schema_maker *m, const json_t *schema, unsigned *ty
         return without != 0;
     }
     if (json_object_size(not) == 1 && json_array_size(required) == 1 && json_is_string(json_array_get(required, 0))) {
+        *types &= OBJECTS; /* the others have what is required: all that is said of objects */
         return true;
     }
     return hearth_schema_refuse(m, "not", "cannot be kept") != NULL;
@@ -417,6 +418,10 @@ json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t dep
     }
     if (depth > SCHEMA_DEPTH || ++m->visits > SCHEMA_VISITS) {
         return hearth_schema_refuse(m, NULL, depth > SCHEMA_DEPTH ? "nested too deeply" : "the schema is too large");
+    }
+    m->ways_bytes += m->way_bytes;
+    if (m->ways_bytes > SCHEMA_NAMES) {
+        return hearth_schema_refuse(m, NULL, "the names of its properties are too long");
     }
     if (ref != NULL) {
         return make_reference(m, ref, depth);

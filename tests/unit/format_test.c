@@ -557,6 +557,14 @@ static void test_large_schemas(void **state) {
     bench.request.json_schema = wide;
     expect_refused(&bench, HEARTH_ERR_INVALID, "properties");
     json_decref(wide);
+    /* Names of a grammar's rules are made of those of properties. */
+    char long_name[5001];
+    memset(long_name, '_', sizeof(long_name) - 1);
+    long_name[sizeof(long_name) - 1] = '\0';
+    wide = json_pack("{s:s,s:{s:{s:s}}}", "type", "object", "properties", long_name, "type", "string");
+    bench.request.json_schema = wide;
+    expect_refused(&bench, HEARTH_ERR_INVALID, "a name of more than 4096 bytes");
+    json_decref(wide);
     bench_finish(&bench);
 }
 

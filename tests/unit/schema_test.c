@@ -261,6 +261,33 @@ static void large_schemas_are_refused(void **state) {
     json_decref(schema);
 }
 
+/* Names of a grammar's rules are made of those of properties. */
+static void long_names_are_refused(void **state) {
+    (void)state;
+    struct hearth_errmsg msg;
+    char name[5001], last[16];
+    memset(name, '_', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    json_t *schema = json_pack("{s:{s:{}}}", "properties", name);
+    assert_false(hearth_chat_schema_check(schema, &msg));
+    assert_string_equal(msg.text, "properties: a name of more than 4096 bytes");
+    json_decref(schema);
+    /* Nine megabytes, all together, in front of the last ones. */
+    json_t *properties = json_object();
+    for (int i = 0; i < 250; i++) {
+        snprintf(last, sizeof last, "p%d", i);
+        json_object_set_new(properties, last, json_pack("{s:s}", "type", "null"));
+    }
+    name[4000] = '\0';
+    schema = json_pack("{s:o}", "properties", properties);
+    for (int i = 0; i < 9; i++) {
+        schema = json_pack("{s:{s:o}}", "properties", name, schema);
+    }
+    assert_false(hearth_chat_schema_check(schema, &msg));
+    assert_non_null(strstr(msg.text, "the names of its properties are too long"));
+    json_decref(schema);
+}
+
 static char *grammar_of(const char *text) {
     struct hearth_buf grammar = {0};
     struct hearth_errmsg msg = {""};
@@ -306,8 +333,8 @@ static void every_form_becomes_a_grammar(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_in_a_stronger_form),      cmocka_unit_test(refused_with_the_keyword),
-        cmocka_unit_test(large_schemas_are_refused),    cmocka_unit_test(ranges_are_filled_in),
-        cmocka_unit_test(every_form_becomes_a_grammar),
+        cmocka_unit_test(large_schemas_are_refused),    cmocka_unit_test(long_names_are_refused),
+        cmocka_unit_test(ranges_are_filled_in),         cmocka_unit_test(every_form_becomes_a_grammar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
