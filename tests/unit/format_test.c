@@ -502,6 +502,7 @@ static void test_bad_schemas(void **state) {
         {"{'type':'integer','maximum':1e300}", "maximum"},
         {"{'$ref':'#/nowhere'}", "nowhere"},
         {"{'$ref':'http://x/y'}", "x/y"},
+        {"{'$ref':'#/x/01','x':[{'type':'null'},{'type':'weird'}]}", "x/01"},
         {"{'$ref':'#/$defs/a','$defs':{'a':{'$ref':'#/$defs/a'}}}", "circle"},
         {"{'allOf':[{'$ref':'#/$defs/a'}],'$defs':{'a':{'$ref':'#/$defs/b'},'b':{'$ref':'#/$defs/a'}}}", "circle"},
         {"{'type':'object','properties':{'a':5}}", "schema must be an object"},
