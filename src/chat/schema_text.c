@@ -21,16 +21,17 @@ struct code_range {
     uint32_t from, to;
 };
 
-enum { SET_MAX = 128, LAST_CHAR = 0x10FFFF, PATTERN_BYTES_MAX = 65536 };
+/* Of a set of so many ranges, what is not in it has one more, and print_set() adds five to that. */
+enum { SET_MAX = 128, SET_ROOM = SET_MAX + 8, LAST_CHAR = 0x10FFFF, PATTERN_BYTES_MAX = 65536 };
 
 struct set {
-    struct code_range r[SET_MAX];
+    struct code_range r[SET_ROOM];
     size_t n;
     bool full; /* it could not take a range */
 };
 
 static void set_add(struct set *set, uint32_t from, uint32_t to) {
-    if (set->n < SET_MAX) {
+    if (set->n < SET_ROOM) {
         set->r[set->n++] = (struct code_range){from, to};
     } else {
         set->full = true;
@@ -182,7 +183,7 @@ static void fail(struct regex *x, const char *why) {
 }
 
 static void print_class(struct regex *x, const struct set *set) {
-    if (set->full) {
+    if (set->full || set->n > SET_MAX) {
         fail(x, "too large a set of characters");
     } else if (!print_set(x->out, set)) {
         fail(x, "a set of characters of which none can be written");

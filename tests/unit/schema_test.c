@@ -261,6 +261,35 @@ static void large_schemas_are_refused(void **state) {
     json_decref(schema);
 }
 
+/* A set of as many characters as one may have, none beside another: what must be escaped in JSON stays escaped, and no
+ * other character comes in. */
+static void large_sets_of_characters(void **state) {
+    (void)state;
+    char pattern[512] = "^[\"";
+    size_t len = strlen(pattern);
+    for (unsigned c = 0x101; c <= 0x1FD; c += 2) {
+        pattern[len++] = (char)(0xC0 | c >> 6);
+        pattern[len++] = (char)(0x80 | (c & 0x3F));
+    }
+    memcpy(pattern + len, "]$", 3);
+    json_t *schema = json_pack("{s:s, s:s}", "type", "string", "pattern", pattern);
+    struct hearth_errmsg msg = {""};
+    json_t *strong = hearth_chat_schema_strengthen(schema, &msg);
+    const char *made = json_string_value(json_object_get(strong, "pattern"));
+    static const char begin[] = "^(([\\U00000101\\U00000103", end[] = "\\U000001FB\\U000001FD]|\\\\[\\U00000022]))$";
+    assert_non_null(made);
+    assert_memory_equal(made, begin, strlen(begin));
+    assert_string_equal(made + strlen(made) - strlen(end), end);
+    json_decref(strong);
+    json_decref(schema);
+    /* One more is refused. */
+    memcpy(pattern + len, "x]$", 4);
+    schema = json_pack("{s:s, s:s}", "type", "string", "pattern", pattern);
+    assert_false(hearth_chat_schema_check(schema, &msg));
+    assert_string_equal(msg.text, "pattern: too large a set of characters");
+    json_decref(schema);
+}
+
 /* Names of a grammar's rules are made of those of properties. */
 static void long_names_are_refused(void **state) {
     (void)state;
@@ -335,6 +364,7 @@ int main(void) {
         cmocka_unit_test(kept_in_a_stronger_form),      cmocka_unit_test(refused_with_the_keyword),
         cmocka_unit_test(large_schemas_are_refused),    cmocka_unit_test(long_names_are_refused),
         cmocka_unit_test(ranges_are_filled_in),         cmocka_unit_test(every_form_becomes_a_grammar),
+        cmocka_unit_test(large_sets_of_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
