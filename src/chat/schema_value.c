@@ -70,8 +70,10 @@ enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *va
                                         const json_t *schema) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
     const json_t *constant = json_object_get(schema, "const");
+    const json_t *absent = json_object_get(json_object_get(schema, "not"), "required"); /* of one name */
     if ((type != NULL && !hearth_schema_allows(value, type)) || (list != NULL && !is_in(m, value, list, place)) ||
-        (constant != NULL && !equal(value, constant))) {
+        (constant != NULL && !equal(value, constant)) ||
+        json_object_get(value, json_string_value(json_array_get(absent, 0))) != NULL) {
         return SCHEMA_NO;
     }
     return hearth_schema_judge(value, schema);

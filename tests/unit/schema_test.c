@@ -59,6 +59,7 @@ static const struct kept {
      "{'type':'string','maxLength':3}"},
     {"{'enum':['a','bcd',7],'type':'string','maxLength':2}", "{'enum':['a']}"},
     {"{'enum':[true,'abc'],'minLength':4}", "{'enum':[true]}"},
+    {"{'enum':[{'a':1},{'b':2},'a'],'not':{'required':['a']}}", "{'enum':[{'b':2}]}"},
     /* Exactly one. */
     {"{'oneOf':[{'type':'string'},{'type':'null'}]}", "{'anyOf':[{'type':'string'},{'type':'null'}]}"},
     {"{'oneOf':[{'properties':{'k':{'const':'a'}},'required':['k']},{'properties':{'k':{'const':'b'}},'required':"
@@ -116,6 +117,8 @@ static const struct refused {
     {"{'type':'array','contains':{'type':'null'}}", "contains: cannot be kept"},
     {"{'if':{},'then':{}}", "if: cannot be kept"},
     {"{'type':'object','not':{'properties':{}}}", "not: cannot be kept"},
+    {"{'properties':{'p':{'not':{'required':['a']}}},'required':['p']}", "properties.p.not: not for free names"},
+    {"{'type':'string','not':{'required':['a']}}", "no value is valid by this schema"},
     {"{'oneOf':[{'type':'integer'},{'type':'number'}]}", "oneOf.0: a value may be valid by number 1 too"},
     {"{'discriminator':{'propertyName':'k'},'oneOf':[{'properties':{'k':{'const':'a'}}},{'properties':{'k':{}}}]}",
      "oneOf.0: a value may be valid by number 1 too"},
