@@ -19,6 +19,7 @@
 enum { DECIMALS = 6 };
 #define UNIT INT64_C(1000000)
 #define WHOLE_MAX INT64_C(999999999999999)
+#define EXACT_MAX 9e9 /* below, a double holds the number of units */
 
 /* A number that is not negative: whole + decimals / UNIT. */
 struct decimal {
@@ -158,12 +159,14 @@ static void positive(struct hearth_buf *out, struct decimal low, struct decimal 
 }
 
 /* The least number of six decimals at or above a bound; `up` false: the greatest at or below. The bounds themselves are
- * doubles, so a step of one unit is taken where the product is not exact. */
+ * doubles, so a step of one unit is taken where the product is not exact, and one back where that went too far. */
 static struct decimal bound(double value, bool open, bool up) {
     double whole = floor(value), scaled = (value - whole) * (double)UNIT;
     int64_t decimals = (int64_t)(up ? ceil(scaled - 1e-4) : floor(scaled + 1e-4));
     struct decimal out = {(int64_t)whole, decimals};
-    if (open && fabs(scaled - round(scaled)) < 1e-3) {
+    const double nearest = ((double)out.whole * (double)UNIT + (double)out.decimals) / (double)UNIT;
+    const bool outside = value < EXACT_MAX && (up ? nearest < value : nearest > value);
+    if (outside || (open && fabs(scaled - round(scaled)) < 1e-3)) {
         out.decimals += up ? 1 : -1;
     }
     if (out.decimals >= UNIT) {

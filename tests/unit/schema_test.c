@@ -342,6 +342,9 @@ static void ranges_are_filled_in(void **state) {
         {"{'type':'integer','minimum':105,'maximum':110}", "root ::= (( ([1] ([0] ([5-9]) | [1] ([0])))))\n"},
         {"{'type':'number','minimum':0,'maximum':1}", "root ::= ((\"1\" | ( ([0])) (\".\" [0-9]{1,6})?))\n"},
         {"{'type':'array','items':{'type':'number','minimum':9,'maximum':9}}", "item ::= ((\"9\"))\n"},
+        /* A bound that no six decimals can tell from 0. */
+        {"{'type':'number','minimum':1e-12,'maximum':0.000001}",
+         "root ::= ((\"0\" (\".\" ([0] ([0] ([0] ([0] ([0] ([1])))))))))\n"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         char *grammar = grammar_of(ranges[i].schema);
