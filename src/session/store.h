@@ -186,6 +186,9 @@ int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn
  * verify). */
 int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                     struct hearth_turn *out);
+/* The same for a turn of a line, which may be hidden. */
+int hearth_turn_get_hidden(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                           struct hearth_turn *out);
 
 /* Deletes a turn. Errors: NOT_FOUND, IO. */
 int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id);

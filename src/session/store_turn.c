@@ -42,8 +42,8 @@ static int load_rest(struct hearth_db *db, const struct store_row *row, struct h
     return err == HEARTH_OK && row->session != 0 ? hearth_session_read_name(db, row->session, &turn->session) : err;
 }
 
-int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
-                    struct hearth_turn *out) {
+static int get_turn(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    bool hidden_too, struct hearth_turn *out) {
     struct hearth_db *db;
     struct store_row row;
     *out = (struct hearth_turn){0};
@@ -53,7 +53,7 @@ int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest own
     }
     int found = hearth_turn_load(db, &id, 0, STORE_COLUMNS, &row, out);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
-    if (found > 0 && !row.hidden && hearth_digest_equal(out->owner, owner)) {
+    if (found > 0 && (hidden_too || !row.hidden) && hearth_digest_equal(out->owner, owner)) {
         found = hearth_turn_load(db, NULL, row.id, STORE_ALL, &row, out);
         err = found > 0 ? load_rest(db, &row, out) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
     }
@@ -64,6 +64,16 @@ int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest own
         hearth_session_touch(store, &id, false, row.used);
     }
     return err;
+}
+
+int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    struct hearth_turn *out) {
+    return get_turn(store, owner, id, false, out);
+}
+
+int hearth_turn_get_hidden(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                           struct hearth_turn *out) {
+    return get_turn(store, owner, id, true, out);
 }
 
 /* ---- lines ---- */

@@ -245,6 +245,42 @@ static void conversations_hold_items(void **state) {
     json_decref(made);
 }
 
+/* A response that is deleted stays as a part of the conversation that went on from it: its tokens of an item go with
+ * that item, and its own items can be deleted. */
+static void items_go_from_what_is_hidden(void **state) {
+    char path[256];
+    (void)state;
+    json_t *made = call("POST", "/v1/conversations",
+                        "{\"items\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]}",
+                        200);
+    const char *id = json_str(made, "id");
+    json_t *reply = call("POST", RESPONSES, with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200);
+    json_decref(call("POST", RESPONSES, with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200));
+    json_t *all = get("/v1/conversations/%s/items?order=asc", id, 200);
+    assert_int_equal(json_array_size(json_at(all, "data")), 6);
+    snprintf(path, sizeof path, RESPONSES "/%s", json_str(reply, "id"));
+    json_decref(call("DELETE", path, NULL, 200));
+    snprintf(path, sizeof path, "/v1/conversations/%s/items/%s", id, json_str(all, "data.0.id"));
+    json_decref(call("DELETE", path, NULL, 200));
+    json_t *less =
+        call("POST", RESPONSES "/input_tokens", with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200);
+    json_t *plain =
+        call("POST", RESPONSES "/input_tokens",
+             "{\"input\":[{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"say\"},"
+             "{\"role\":\"assistant\",\"content\":\"Well said.\"},{\"role\":\"user\",\"content\":\"say\"},"
+             "{\"role\":\"assistant\",\"content\":\"Well said.\"},{\"role\":\"user\",\"content\":\"say\"}]}",
+             200);
+    assert_int_equal(json_num(less, "input_tokens"), json_num(plain, "input_tokens"));
+    snprintf(path, sizeof path, "/v1/conversations/%s/items/%s", id, json_str(all, "data.2.id"));
+    json_decref(call("DELETE", path, NULL, 200)); /* of the hidden one */
+    json_decref(call("GET", path, NULL, 404));
+    json_decref(plain);
+    json_decref(less);
+    json_decref(all);
+    json_decref(reply);
+    json_decref(made);
+}
+
 static void conversations_are_looked_after(void **state) {
     char path[256];
     (void)state;
@@ -350,6 +386,7 @@ int main(void) {
         cmocka_unit_test(a_deleted_response_stays_away),
         cmocka_unit_test(responses_are_deleted),
         cmocka_unit_test(conversations_hold_items),
+        cmocka_unit_test(items_go_from_what_is_hidden),
         cmocka_unit_test(conversations_are_looked_after),
         cmocka_unit_test(references_have_a_limit),
         cmocka_unit_test(what_was_stored_can_be_read_again),

@@ -260,9 +260,9 @@ static json_t *without_item(const struct hearth_turn *turn, size_t index) {
 static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *body) {
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
-    int err = hearth_turn_get(job->api->store, job->owner, id, &turn);
+    int err = hearth_turn_get_hidden(job->api->store, job->owner, id, &turn);
     if (err == HEARTH_ERR_NOT_FOUND && body == NULL) {
-        return true; /* a hidden turn: no request can continue it alone */
+        return true; /* it was deleted meanwhile */
     }
     if (err == HEARTH_OK) {
         turn.tokens.n = 0;
@@ -291,13 +291,15 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     (void)body;
     bool ok = name != NULL && hearth_conversation_lock(job, name, &lock, &job->error) &&
               load_line(job, &session, &line) && find_item(job, &line, &at, &index);
-    if (ok) {
-        json_t *less = without_item(&line.turns[at], (size_t)index);
-        ok = less != NULL ? rewrite(job, line.turns[at].id, less)
-                          : hearth_api_fail(&job->error, 404, "not_found", "item_id", "there is no such item");
+    json_t *less = ok ? without_item(&line.turns[at], (size_t)index) : NULL;
+    ok = ok && (less != NULL || hearth_api_fail(&job->error, 404, "not_found", "item_id", "there is no such item"));
+    for (size_t i = line.count; ok && i > at + 1; i--) { /* before it, so that what fails half-way can be asked again */
+        ok = rewrite(job, line.turns[i - 1].id, NULL);
     }
-    for (size_t i = at + 1; ok && i < line.count; i++) {
-        ok = rewrite(job, line.turns[i].id, NULL);
+    if (ok) {
+        ok = rewrite(job, line.turns[at].id, less);
+    } else {
+        json_decref(less);
     }
     hearth_conversation_lock_destroy(lock);
     if (ok) {
