@@ -194,7 +194,18 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 
 /* ---- for forks ---- */
 
-void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max) {
+/* Whether the tokens of a node's row are the first of these. */
+static bool comes_first(const struct hearth_archive_row *row, const hearth_token *tokens, size_t count) {
+    struct text_node read = {.text = NULL};
+    const bool first = hearth_transcript_unpack_node(&row->body, &read) && read.token_count <= count &&
+                       memcmp(read.tokens, tokens, read.token_count * sizeof *tokens) == 0;
+    free(read.text);
+    free(read.tokens);
+    return first;
+}
+
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max,
+                                     const hearth_token *tokens, size_t token_count) {
     struct hearth_archive_row *rows, row;
     if (transcripts->archive == NULL || (rows = calloc(max, sizeof *rows)) == NULL) { /* `max` may be many */
         return;
@@ -203,7 +214,9 @@ void hearth_transcript_load_children(struct hearth_transcripts *transcripts, str
     while (count-- > 0) {
         if (hearth_transcript_node(transcripts, rows[count].key) == NULL &&
             hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE, rows[count].key, &row, 1) > 0) {
-            (void)take_node(transcripts, node, &row, NULL, 0);
+            if (tokens == NULL || comes_first(&row, tokens, token_count)) {
+                (void)take_node(transcripts, node, &row, NULL, 0);
+            }
             hearth_archive_row_finish(&row);
         }
     }

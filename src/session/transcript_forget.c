@@ -28,7 +28,7 @@ static struct text_node *next_node(struct hearth_transcripts *transcripts, const
             }
         }
         if (loaded == 0) {
-            hearth_transcript_load_children(transcripts, node, CHILDREN_MAX);
+            hearth_transcript_load_children(transcripts, node, CHILDREN_MAX, path->tokens + at, path->count - at);
         }
     }
     return NULL;
@@ -81,5 +81,6 @@ void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct he
     if (node != NULL) {
         go_up(transcripts, &path, node, at);
     }
+    hearth_transcript_evict(transcripts);
     pthread_mutex_unlock(&transcripts->mutex);
 }

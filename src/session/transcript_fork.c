@@ -44,7 +44,7 @@ static void excerpt(char *out, size_t cap, const char *text, size_t len) {
 
 static struct text_node *last_child(struct hearth_transcripts *transcripts, struct text_node *node) {
     if (node->child == NULL) {
-        hearth_transcript_load_children(transcripts, node, 1);
+        hearth_transcript_load_children(transcripts, node, 1, NULL, 0);
     }
     return node->child;
 }
@@ -75,7 +75,7 @@ static bool nearest(struct hearth_transcripts *transcripts, struct text_node *no
     enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
     struct text_node *best = NULL;
     size_t longest = 0, compared = 0;
-    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
+    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX, NULL, 0);
     for (struct text_node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
         size_t common = common_bytes(child->text, child->len, now, left);
         if (best == NULL || common > longest) {

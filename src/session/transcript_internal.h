@@ -144,8 +144,9 @@ struct text_node *hearth_transcript_child(struct hearth_transcripts *transcripts
 struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt);
 /* Loads the archive's replies of a chain digest, with their paths. */
 void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said);
-/* Loads the most recently used children, at most so many. */
-void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max);
+/* Loads the most recently used children, at most so many; with `tokens`, those of them that these begin with. */
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max,
+                                     const hearth_token *tokens, size_t token_count);
 /* Loads the record of a node that has none. */
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node);
 /* Whether a node has children, in memory or in the archive. */

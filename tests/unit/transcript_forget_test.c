@@ -109,12 +109,36 @@ static void other_tenants_keep_theirs(void **state) {
     close_checked(transcripts);
 }
 
+/* The way to what is forgotten is looked for in the database; nothing else that hangs there comes into memory. */
+static void nothing_else_is_loaded(void **state) {
+    (void)state;
+    struct hearth_transcripts *transcripts = open_plain();
+    struct hearth_transcripts_stats stats;
+    char question[32];
+    size_t prompt_tokens;
+    for (int i = 0; i < 50; i++) {
+        snprintf(question, sizeof question, "number %d", i);
+        teach(transcripts, question, "the answer", no_salt);
+    }
+    struct hearth_tokens tokens = path_of(transcripts, "number 7", "the answer", no_salt, &prompt_tokens);
+    close_checked(transcripts);
+    transcripts = open_plain();
+    hearth_transcripts_forget(transcripts, no_salt, tokens.v, tokens.n, 0);
+    hearth_transcripts_stats(transcripts, &stats);
+    assert_true(stats.nodes < 25);
+    assert_known(ask(transcripts, "number 7", "the answer", no_salt), false);
+    assert_known(ask(transcripts, "number 8", "the answer", no_salt), true);
+    hearth_tokens_finish(&tokens);
+    close_checked(transcripts);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_is_gone_from_memory, set_up, tear_down),
         cmocka_unit_test_setup_teardown(it_is_gone_from_the_database, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_to_be_kept_stays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_tenants_keep_theirs, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_else_is_loaded, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("forgetting text", tests, NULL, NULL);
 }
