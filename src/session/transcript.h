@@ -177,8 +177,9 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
                                  struct hearth_message *message, const hearth_token *sampled, size_t count);
 
 /* Deletes texts, replies and records along a path of exact tokens under a salt, from its end backwards to where
- * something else hangs on, or to the first `keep_tokens`; in memory and in the database. Places in use stay. */
-void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
+ * something else hangs on, or to the first `keep_tokens`; in memory at once, in the database once that is flushed.
+ * Places in use stay. False: the database still has some of it, or out of memory; it is to be asked again. */
+bool hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
                                const hearth_token *tokens, size_t count, size_t keep_tokens);
 
 struct hearth_transcripts_stats {

@@ -229,12 +229,10 @@ bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, cons
            hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->lru.link.key, rows, 2) > 0;
 }
 
-void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
+bool hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
                               struct hearth_digest key) {
     struct hearth_archive_row row = {.kind = kind, .gone = true, .key = key};
-    if (transcripts->archive != NULL) {
-        (void)hearth_archive_put(transcripts->archive, &row, 1);
-    }
+    return transcripts->archive == NULL || hearth_archive_put(transcripts->archive, &row, 1);
 }
 
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node) {

@@ -13,6 +13,7 @@
 struct path {
     const hearth_token *tokens;
     size_t count, shared;
+    bool lost; /* a deletion found no room on the way to the database */
 };
 
 static bool comes_next(const struct path *path, size_t at, const hearth_token *tokens, size_t count) {
@@ -35,13 +36,12 @@ static struct text_node *next_node(struct hearth_transcripts *transcripts, const
 }
 
 /* Drops replies to prompts that end a little behind a node, if they belong to the path alone. */
-static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node,
-                         size_t at) {
+static void drop_replies(struct hearth_transcripts *transcripts, struct path *path, struct text_node *node, size_t at) {
     for (struct reply *reply = node->replies, *next; reply != NULL; reply = next) {
         const size_t count = reply->head_tokens + reply->sampled;
         next = reply->next;
         if (comes_next(path, at, reply->tokens, count) && at + count > path->shared) {
-            hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_REPLY, reply->id);
+            path->lost = !hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_REPLY, reply->id) || path->lost;
             hearth_transcript_drop_reply(transcripts, reply);
         }
     }
@@ -53,21 +53,21 @@ static bool may_go(struct hearth_transcripts *transcripts, const struct text_nod
 }
 
 /* Deletes nodes upwards. `at`: tokens up to the node's end. */
-static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node, size_t at) {
+static void go_up(struct hearth_transcripts *transcripts, struct path *path, struct text_node *node, size_t at) {
     drop_replies(transcripts, path, node, at);
     while (at > path->shared && may_go(transcripts, node)) {
         struct text_node *parent = node->parent;
         at -= node->token_count;
-        hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, node->lru.link.key);
+        path->lost = !hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, node->lru.link.key) || path->lost;
         hearth_transcript_drop_node(transcripts, node);
         node = parent;
         drop_replies(transcripts, path, node, at);
     }
 }
 
-void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
+bool hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
                                const hearth_token *tokens, size_t count, size_t keep_tokens) {
-    const struct path path = {tokens, count, keep_tokens};
+    struct path path = {tokens, count, keep_tokens, false};
     pthread_mutex_lock(&transcripts->mutex);
     struct text_node *node = hearth_transcript_start(transcripts, salt);
     size_t at = 0;
@@ -78,9 +78,11 @@ void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct he
             node = next;
         }
     }
-    if (node != NULL) {
+    const bool found = node != NULL;
+    if (found) {
         go_up(transcripts, &path, node, at);
     }
     hearth_transcript_evict(transcripts);
     pthread_mutex_unlock(&transcripts->mutex);
+    return found && !path.lost;
 }

@@ -151,8 +151,8 @@ void hearth_transcript_load_children(struct hearth_transcripts *transcripts, str
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node);
 /* Whether a node has children, in memory or in the archive. */
 bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node);
-/* Has the archive delete a reply, or a node without children. */
-void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
+/* Has the archive delete a reply, or a node without children. False: its queue has no room. */
+bool hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
                               struct hearth_digest key);
 /* Queues a reply, and the part of its path that the archive lacks. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);

@@ -2,6 +2,7 @@
  * what is deleted, and Conversations with their items. */
 #include "api/stored_turns.h"
 #include "responses_stage.h"
+#include "session/transcript.h"
 
 #include <unistd.h>
 
@@ -189,6 +190,38 @@ static void responses_are_deleted(void **state) {
     assert_true(json_num(gone, "usage.input_tokens") > json_num(next, "usage.input_tokens"));
     json_decref(gone);
     json_decref(next);
+    json_decref(made);
+}
+
+/* A crash behind the end of a forget brings no text back. */
+static void texts_are_gone_before_their_forget(void **state) {
+    char directory[] = "/tmp/hearth-texts-XXXXXX", path[128], command[64];
+    struct hearth_session_store_stats stats = {.forgets = 1};
+    struct hearth_transcripts_stats texts;
+    struct stage_options options;
+    struct stage other;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/transcripts.db", directory);
+    stage_options_default(&options);
+    options.chat_template = template_text;
+    options.script = script;
+    options.api.transcripts_path = path;
+    stage_open(&other, &options);
+    json_t *made = stage_want(&other, "POST", RESPONSES, "{\"input\":\"say it\"}", 200);
+    assert_true(hearth_transcripts_flush(other.api->transcripts, 60000000));
+    snprintf(path, sizeof path, RESPONSES "/%s", json_str(made, "id"));
+    json_decref(stage_want(&other, "DELETE", path, NULL, 200));
+    for (int i = 0; i < 30000 && stats.forgets > 0; i++) {
+        usleep(1000);
+        assert_int_equal(hearth_session_store_stats(other.api->store, &stats), HEARTH_OK);
+    }
+    assert_int_equal(stats.forgets, 0);
+    hearth_transcripts_stats(other.api->transcripts, &texts);
+    assert_int_equal(texts.archive.queued_bytes, 0);
+    stage_close(&other);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
     json_decref(made);
 }
 
@@ -385,6 +418,7 @@ int main(void) {
         cmocka_unit_test(what_runs_alone_is_kept_at_the_end),
         cmocka_unit_test(a_deleted_response_stays_away),
         cmocka_unit_test(responses_are_deleted),
+        cmocka_unit_test(texts_are_gone_before_their_forget),
         cmocka_unit_test(conversations_hold_items),
         cmocka_unit_test(items_go_from_what_is_hidden),
         cmocka_unit_test(conversations_are_looked_after),

@@ -31,7 +31,7 @@ static void forget(struct hearth_transcripts *transcripts, const char *question,
     size_t prompt_tokens;
     struct hearth_tokens tokens = path_of(transcripts, question, answer, salt, &prompt_tokens);
     assert_true(hearth_transcripts_flush(transcripts, 20000000));
-    hearth_transcripts_forget(transcripts, salt, tokens.v, tokens.n, keep_prompt ? prompt_tokens : 0);
+    assert_true(hearth_transcripts_forget(transcripts, salt, tokens.v, tokens.n, keep_prompt ? prompt_tokens : 0));
     hearth_transcripts_check(transcripts); /* the database still has it for a while, and finds it no more */
     hearth_tokens_finish(&tokens);
 }
@@ -123,7 +123,7 @@ static void nothing_else_is_loaded(void **state) {
     struct hearth_tokens tokens = path_of(transcripts, "number 7", "the answer", no_salt, &prompt_tokens);
     close_checked(transcripts);
     transcripts = open_plain();
-    hearth_transcripts_forget(transcripts, no_salt, tokens.v, tokens.n, 0);
+    assert_true(hearth_transcripts_forget(transcripts, no_salt, tokens.v, tokens.n, 0));
     hearth_transcripts_stats(transcripts, &stats);
     assert_true(stats.nodes < 25);
     assert_known(ask(transcripts, "number 7", "the answer", no_salt), false);

@@ -14,6 +14,7 @@
 #define EVERY_US 10000000
 #define SLICE 64
 #define POLL_US 100000 /* how often a wait checks whether the server ends */
+#define FLUSH_US 2000000
 
 struct hearth_api_deletion_worker {
     struct hearth_api *api;
@@ -104,16 +105,23 @@ static int drop_state(struct hearth_api_deletion_worker *worker, const struct he
     return err;
 }
 
+/* A forget is done when its texts have left the database of the transcripts, too: a crash must not bring them back. As
+ * long as they cannot leave it, the forget stays, and is carried out again later. */
 static void carry_out(struct hearth_api_deletion_worker *worker) {
     struct hearth_session_store *store = worker->api->store;
+    struct hearth_transcripts *transcripts = worker->api->transcripts;
     struct hearth_forget forget;
+    bool written = true; /* false: the database of the transcripts is waited for once in a round */
     int64_t after = 0;
     while (hearth_forget_next(store, worker->api->engine->caps.fingerprint, after, &forget) == HEARTH_OK) {
         const int err = drop_state(worker, &forget);
         if (err == HEARTH_OK) {
-            hearth_transcripts_forget(worker->api->transcripts, forget.salt, forget.tokens.v, forget.tokens.n,
-                                      forget.keep_tokens);
-            (void)hearth_forget_done(store, forget.id);
+            const bool gone = hearth_transcripts_forget(transcripts, forget.salt, forget.tokens.v, forget.tokens.n,
+                                                        forget.keep_tokens);
+            written = written && hearth_transcripts_flush(transcripts, FLUSH_US);
+            if (gone && written) {
+                (void)hearth_forget_done(store, forget.id);
+            }
             hearth_journal_deleted(worker->api->journal);
         }
         after = forget.id;
