@@ -81,6 +81,16 @@ static void conversations_are_compacted(void **state) {
     json_decref(call("POST", RESPONSES "/compact", "{\"model\":\"m\"}", 400));
 }
 
+/* A model may think until its limit ends it: what it has thought is the summary then, since there is no other. */
+static void a_summary_is_not_empty(void **state) {
+    (void)state;
+    json_t *window = call("POST", RESPONSES "/compact",
+                          "{\"model\":\"m\",\"instructions\":\"Think long.\",\"input\":\"say that I am Ada\"}", 200);
+    assert_string_equal(json_str(window, "output.1.type"), "compaction");
+    assert_true(strlen(json_str(window, "output.1.encrypted_content")) > 200);
+    json_decref(window);
+}
+
 /* ---- what goes on alone ---- */
 
 static json_t *wait_for(const char *id) {
@@ -413,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_conversations_are_truncated),
         cmocka_unit_test(conversations_are_compacted),
+        cmocka_unit_test(a_summary_is_not_empty),
         cmocka_unit_test(background_responses_are_polled),
         cmocka_unit_test(background_responses_are_cancelled),
         cmocka_unit_test(what_runs_alone_is_kept_at_the_end),

@@ -21,7 +21,14 @@
 #define TOOLS "\"tools\":[{\"type\":\"web_search\"}," LOOK "," PATCH "]"
 #define LINE(last, reply) "{\"when\":{\"last\":\"" last "\"},\"times\":0,\"reply\":\"" reply "\"}\n"
 
-static const char script[] = LINE("think", "<think>\\nThree and four.\\n</think>\\n\\nSeven.")
+/* Thinking that is longer, in sim's tokens, than a summary may be. */
+#define THOUGHT "qzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqz"
+#define THOUGHTS THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT
+#define THINKER                                                                                           \
+    "{\"when\":{\"last\":\"summary of our\",\"system\":\"Think long\"},\"times\":0,\"reply\":\"<think>\\n" \
+    THOUGHTS THOUGHTS "\"}\n"
+
+static const char script[] = THINKER LINE("think", "<think>\\nThree and four.\\n</think>\\n\\nSeven.")
     LINE("work",
          "<think>\\nhm\\n</think>\\n\\nLet me.\\n<tool_call>\\n{\\\"name\\\": \\\"patch\\\", \\\"arguments\\\": "
          "{\\\"input\\\": \\\"a\\\\nb\\\"}}\\n</tool_call>\\n<tool_call>\\n{\\\"name\\\": \\\"look\\\", "

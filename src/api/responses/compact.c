@@ -47,7 +47,11 @@ static json_t *last_messages(const struct hearth_job *job) {
 static json_t *whole(struct hearth_job *job) {
     const struct hearth_message *message = job->choices[0].message;
     struct hearth_tally tally;
-    char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, message->content, message->content_len);
+    /* Where its limit has ended the reply within the thinking, that is all there is of the conversation. */
+    const bool thought = message->content_len == 0 && message->reasoning != NULL;
+    const char *text = thought ? message->reasoning : message->content;
+    char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, text,
+                                           thought ? strlen(text) : message->content_len);
     if (sealed == NULL) {
         return NULL;
     }
