@@ -390,6 +390,29 @@ static void references_have_a_limit(void **state) {
     hearth_buf_finish(&text);
 }
 
+/* What may be in a database that cannot be used now is not told to be gone. */
+static void what_is_away_is_not_missing(void **state) {
+    const struct hearth_session_store_params memory = {.path = NULL, .is_fallback = true};
+    struct stage_options options;
+    struct stage other;
+    struct hearth_errmsg msg;
+    (void)state;
+    stage_options_default(&options);
+    options.chat_template = template_text;
+    assert_int_equal(hearth_session_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
+    stage_open(&other, &options);
+    json_t *error =
+        stage_want(&other, "POST", RESPONSES,
+                   "{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_000000000000000000000000000000010000\"},"
+                   "{\"role\":\"user\",\"content\":\"say\"}]}",
+                   503);
+    assert_string_equal(json_str(error, "error.code"), "session_store_unavailable");
+    assert_string_equal(json_str(error, "error.param"), "input[0].id");
+    json_decref(error);
+    stage_close(&other);
+    hearth_session_store_destroy(options.api.store);
+}
+
 static void what_was_stored_can_be_read_again(void **state) {
     char path[128], body[8192];
     size_t len = 0;
@@ -434,6 +457,7 @@ int main(void) {
         cmocka_unit_test(items_go_from_what_is_hidden),
         cmocka_unit_test(conversations_are_looked_after),
         cmocka_unit_test(references_have_a_limit),
+        cmocka_unit_test(what_is_away_is_not_missing),
         cmocka_unit_test(what_was_stored_can_be_read_again),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -30,6 +30,18 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
     return item;
 }
 
+/* Fails: the item that a reference stands for is not there, or cannot be read. */
+static void fail_reference(const struct hearth_job *job, int err, const char *place, const char *id,
+                           struct hearth_api_error *error) {
+    if (err != HEARTH_OK && err != HEARTH_ERR_NOT_FOUND) {
+        (void)hearth_api_fail_err(error, err, NULL);
+    } else if (!hearth_api_stored_fail_away(job, err, "item", place, id, error)) {
+        (void)hearth_api_fail(error, 404, "not_found", place,
+                              "Item with id '%.100s' not found. Items are not persisted when `store` is set to false.",
+                              id);
+    }
+}
+
 /* The item that a reference stands for; its length is added to `bytes`. */
 static json_t *follow(const struct hearth_job *job, const json_t *reference, const char *param, size_t index,
                       size_t *bytes, struct hearth_api_error *error) {
@@ -38,20 +50,17 @@ static json_t *follow(const struct hearth_job *job, const json_t *reference, con
     struct hearth_turn turn = {0};
     char place[64];
     int at = -1;
-    json_t *item = NULL;
     snprintf(place, sizeof place, "%s[%zu].id", param, index);
     if (id == NULL) {
         hearth_api_fail(error, 400, "missing_required_parameter", place, "%s: an item reference needs an id", place);
         return NULL;
     }
-    if (hearth_api_id_parse(id, &digest, &at) && at >= 0 &&
-        hearth_turn_get(job->api->store, job->owner, digest, &turn) == HEARTH_OK) {
-        item = item_of(&turn, at);
-        hearth_turn_finish(&turn);
-    }
+    const bool known = hearth_api_id_parse(id, &digest, &at) && at >= 0;
+    const int err = known ? hearth_turn_get(job->api->store, job->owner, digest, &turn) : HEARTH_ERR_NOT_FOUND;
+    json_t *item = err == HEARTH_OK ? item_of(&turn, at) : NULL;
+    hearth_turn_finish(&turn);
     if (item == NULL) {
-        hearth_api_fail(error, 404, "not_found", place,
-                        "Item with id '%.100s' not found. Items are not persisted when `store` is set to false.", id);
+        fail_reference(job, err, place, id, error);
         return NULL;
     }
     *bytes += json_dumpb(item, NULL, 0, HEARTH_JSON_DUMP);

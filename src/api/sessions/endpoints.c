@@ -196,6 +196,9 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
     if (err == HEARTH_OK) {
         hearth_line_finish(&line);
     }
+    if (err != HEARTH_OK && err != HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
     session->head = id;
     return found || hearth_api_fail(&job->error, 404, "not_found", "turn", "the session has no turn '%s'",
                                     json_string_value(turn));
