@@ -12,6 +12,8 @@
  * Source: openai/codex, codex-rs: codex-api/src/sse/responses.rs, core/src/session/turn.rs. */
 #include "api/responses/responses.h"
 
+#include "api/limits.h"
+
 #include <string.h>
 
 /* The context that Codex assumes of a model that it does not know. */
@@ -20,7 +22,12 @@
 void hearth_overflow_read(struct hearth_response_asked *asked, const json_t *body) {
     const json_t *client = hearth_api_json_get(body, "client_metadata");
     const char *window = json_string_value(json_object_get(client, "x-codex-window-id"));
-    json_t *turn = json_loads(json_string_value(json_object_get(client, "x-codex-turn-metadata")), 0, NULL);
+    const json_t *metadata = json_object_get(client, "x-codex-turn-metadata");
+    const char *text = json_string_value(metadata);
+    const size_t len = json_string_length(metadata);
+    struct hearth_api_error ignored;
+    const bool sane = text != NULL && hearth_limits_check(text, len, NULL, &ignored);
+    json_t *turn = sane ? hearth_json_parse(text, len, 0, NULL) : NULL;
     const char *kind = json_string_value(json_object_get(turn, "request_kind"));
     if (window != NULL && kind != NULL && strcmp(kind, "turn") == 0) {
         asked->window = hearth_digest_bytes(window, strlen(window));
