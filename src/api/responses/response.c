@@ -72,12 +72,13 @@ json_t *hearth_response_item(const json_t *item, const json_t *names, bool summa
 
 /* Log-probabilities of the text: those of the reasoning in front of it are left out. */
 static json_t *text_logprobs(struct hearth_choice *choice) {
-    json_t *entries = choice->logprobs;
+    json_t *entries = choice->logprobs, *rest = json_array();
     choice->logprobs = NULL;
-    for (uint32_t i = 0; i < choice->reasoning_tokens && json_array_size(entries) > 0; i++) {
-        json_array_remove(entries, 0);
+    for (size_t i = choice->reasoning_tokens; i < json_array_size(entries); i++) {
+        json_array_append(rest, json_array_get(entries, i));
     }
-    return entries;
+    json_decref(entries);
+    return rest;
 }
 
 json_t *hearth_response_extra(const struct hearth_job *job, const char *reasoning, size_t len, json_t *logprobs,
