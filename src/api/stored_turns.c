@@ -418,13 +418,17 @@ static bool was_cancelled(const struct hearth_job *job) {
     return cancelled;
 }
 
-/* Writes the turn as it has ended, unless it was cancelled by then. */
+/* Writes the turn as it has ended, unless it was cancelled by then. Only a turn that is there as in progress can be
+ * cancelled; the others need no lock, which may be held while a database server is waited for. */
 static int put_end(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
                    struct hearth_errmsg *msg) {
     const bool exact = !job->failed && job->resolved->left_out == 0; /* otherwise they are not the conversation's */
+    if (!job->turn_written) {
+        return put(job, status, exact, output, response, msg);
+    }
     int err = HEARTH_OK;
     pthread_mutex_lock(&job->api->ends_mutex);
-    if (job->turn_written && status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
+    if (status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
         json_decref(output);
         json_decref(response);
     } else {

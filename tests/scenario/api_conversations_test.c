@@ -91,6 +91,16 @@ static void a_summary_is_not_empty(void **state) {
     json_decref(window);
 }
 
+/* A reply is stored also while another one's turn waits to be: each may wait seconds for a database server. */
+static void replies_are_stored_side_by_side(void **state) {
+    (void)state;
+    pthread_mutex_lock(&stage.api->ends_mutex);
+    json_t *made = call("POST", RESPONSES, "{\"input\":\"say it\"}", 200);
+    pthread_mutex_unlock(&stage.api->ends_mutex);
+    json_decref(get(RESPONSES "/%s", json_str(made, "id"), 200));
+    json_decref(made);
+}
+
 /* ---- what goes on alone ---- */
 
 static json_t *wait_for(const char *id) {
@@ -447,6 +457,7 @@ int main(void) {
         cmocka_unit_test(long_conversations_are_truncated),
         cmocka_unit_test(conversations_are_compacted),
         cmocka_unit_test(a_summary_is_not_empty),
+        cmocka_unit_test(replies_are_stored_side_by_side), /* before responses in the background, which would wait */
         cmocka_unit_test(background_responses_are_polled),
         cmocka_unit_test(background_responses_are_cancelled),
         cmocka_unit_test(what_runs_alone_is_kept_at_the_end),
