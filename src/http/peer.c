@@ -9,10 +9,10 @@
  * an interim response, 100 (Continue), which may precede any final one (RFC 9110, section 15.2); in a stream of
  * events it is a comment. HTTP/1.0 knows no interim responses, so such a client gets, byte by byte, the nine bytes
  * with which every answer begins; after these, TCP keep-alive goes on asking. In between, the socket is tested: LOOK_US
- * after it was asked, then after twice that time, and so on. Two kinds of clients cannot be asked and count as gone:
- * one that has read all that there is of an answer that goes on and is not a stream of events, and one that has ended
- * TLS, since no client closes only half of TLS. A socket of the file system reports a closed peer by itself. Nothing is
- * sent while other output waits, because that output has the same effect.
+ * after it was asked, then after twice that time, and so on up to LOOK_MOST_US. Two kinds of clients cannot be asked
+ * and count as gone: one that has read all that there is of an answer that goes on and is not a stream of events, and
+ * one that has ended TLS, since no client closes only half of TLS. A socket of the file system reports a closed peer by
+ * itself. Nothing is sent while other output waits, because that output has the same effect.
  *
  * Other servers choose one side: nginx and Go treat the end of input as a cancellation (499, a cancelled context),
  * Node as a half-closed connection. */
@@ -26,6 +26,8 @@
 #define ASK_US (5 * 1000000ll)
 /* An abandoned request keeps its lane for one look more than it takes the reset to arrive; each look is one poll(). */
 #define LOOK_US (10 * 1000ll)
+/* What a socket of the file system reports by itself, and TCP keep-alive finds out, is seen at the next look. */
+#define LOOK_MOST_US (1000 * 1000ll)
 
 /* The kernel knows that nothing more can be sent. */
 static bool is_known_gone(struct hearth_http_conn *conn) {
@@ -70,7 +72,7 @@ bool hearth_http_peer_is_there(struct hearth_http_conn *conn) {
         return false;
     }
     const int64_t since_us = hearth_clock_us() - conn->asked_us;
-    conn->look_us = since_us > LOOK_US ? since_us : LOOK_US;
+    conn->look_us = since_us < LOOK_US ? LOOK_US : since_us < LOOK_MOST_US ? since_us : LOOK_MOST_US;
     if (since_us >= ASK_US) {
         ask(conn);
     }

@@ -141,7 +141,7 @@ static void a_refused_client_has_time_to_read_why(void **state) {
 }
 
 /* A client that has closed its side is asked whether it is there, at once and every few seconds. Whether an answer has
- * come is looked at soon, and then less and less often until it is asked again. */
+ * come is looked at soon, and then less and less often, but every second. */
 static void a_half_closed_client_is_asked(void **state) {
     static const char question[] = "HTTP/1.1 100";
     struct fixture *f = *state;
@@ -162,6 +162,10 @@ static void a_half_closed_client_is_asked(void **state) {
     }
     assert_in_range(first_us, 5 * MS_US, 20 * MS_US);
     assert_true(is_there_after(f, 3 * SECOND_US));
+    assert_true(is_there_after(f, 0)); /* the waits from here on are of that time */
+    assert_true(is_there_after(f, 0));
+    const int before_last = atomic_load(&timers) - 2; /* of the last one the length may not be noted yet */
+    assert_in_range(atomic_load(&waits[before_last % 64]), SECOND_US / 2, SECOND_US);
     assert_int_equal(recv(client.fd, &(char){0}, 1, MSG_DONTWAIT), -1); /* not asked again yet */
     assert_true(is_there_after(f, 7 * SECOND_US));
     assert_true(client_wait_for(&client, question));
