@@ -116,10 +116,13 @@ static void on_turn(evutil_socket_t fd, short what, void *user) {
     pump(user);
 }
 
-/* The kernel has taken the output buffer. */
+/* The kernel has taken the output buffer. Over TLS libevent says so a moment later, when there may be new output. */
 static void on_written(struct bufferevent *bev, void *user) {
     struct hearth_http_conn *conn = user;
     conn->drained = true;
+    if (hearth_http_conn_unsent(conn) > 0) {
+        return; /* it says so again */
+    }
     if (conn->state == HEARTH_HTTP_CONN_IDLE) {
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE); /* it is from now on */
     }

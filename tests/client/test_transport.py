@@ -131,6 +131,23 @@ def test_versions_and_protocols(tmp_path):
         assert name_served(running, trusting(cert)) == "first"
 
 
+def test_an_answer_right_behind_another_is_whole(tmp_path):
+    """A body that cannot be read comes while the 100 (Continue) that asks for it is written: the answer that ends the
+    connection is not taken for written, too."""
+    cert, key = make_certificate(tmp_path, "first")
+    with tls(tmp_path, cert, key) as running:
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", running.port()), timeout=60) as plain, \
+                    trusting(cert).wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                secure.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                               b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode())
+                secure.sendall(b"no size\r\n")
+                with secure.makefile("rb") as lines:
+                    answer = lines.read()
+            assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad Request\r\n"), answer
+            json.loads(answer.rsplit(b"\r\n\r\n", 1)[1])
+
+
 def test_reload(tmp_path):
     """Connections keep the certificate that they began with, their streams go on; new ones see the new one."""
     cert, key = make_certificate(tmp_path, "first")
