@@ -95,6 +95,12 @@ static bool is_wide(const char *directory) {
     return own && realpath(own, real) && strncmp(real, directory, len) == 0 && (real[len] == '\0' || real[len] == '/');
 }
 
+/* Whether what a path leads to, in `target`, is outside of the directory: rules for that do not hold for it then. */
+static bool leads_out(const char *path, const char *directory, char target[PATH_MAX]) {
+    const size_t len = strlen(directory);
+    return realpath(path, target) && !(strncmp(target, directory, len) == 0 && target[len] == '/');
+}
+
 /* ---- the list ---- */
 
 /* The files of a model in several parts stand beside the first one: NAME-00001-of-00003.gguf. */
@@ -115,6 +121,16 @@ static bool is_read_again(const struct hearth_option_row *row) {
     return row->live || strcmp(row->long_name, "--config") == 0 || strncmp(row->long_name, "--ssl-", 6) == 0;
 }
 
+/* Allows a file that is read again and the new ones that take its place, by rename or by another link: certbot makes
+ * them in a directory of their own. */
+static void allow_read_again(const char *path, const char *directory, struct hearth_confine_paths *paths) {
+    char target[PATH_MAX], beside[PATH_MAX];
+    hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", directory);
+    if (leads_out(path, directory, target) && parent(target, beside)) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", is_wide(beside) ? target : beside);
+    }
+}
+
 /* The files that options name. --session-db is no file that is only read. */
 static void allow_files(const struct hearth_options *options, struct hearth_confine_paths *paths) {
     for (size_t i = 0; i < hearth_option_row_count; i++) {
@@ -125,7 +141,7 @@ static void allow_files(const struct hearth_options *options, struct hearth_conf
             continue;
         }
         if (is_read_again(row) && parent(path, directory) && !is_wide(directory)) {
-            hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", directory);
+            allow_read_again(path, directory, paths);
         } else {
             hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", path);
             allow_parts(paths, path);
@@ -133,13 +149,16 @@ static void allow_files(const struct hearth_options *options, struct hearth_conf
     }
 }
 
-/* The default directory is in one of hearth's own, where it can be made again when it is removed. */
+/* The default directory is in one of hearth's own, where it can be made again when it is removed; it may be a link. */
 static void allow_state(const struct hearth_options *options, const char *kv_dir, const char *session_db,
                         struct hearth_confine_paths *paths) {
-    char directory[PATH_MAX];
+    char directory[PATH_MAX], target[PATH_MAX];
     if (kv_dir) {
         const bool own = !options->kv_dir && parent(kv_dir, directory);
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", own ? directory : kv_dir);
+        if (own && leads_out(kv_dir, directory, target)) {
+            hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", target);
+        }
     }
     if (session_db && !strstr(session_db, "://") && parent(session_db, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", directory);

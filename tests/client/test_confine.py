@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from conftest import serve
-from ondisk import wait_until
+from ondisk import disk, wait_until
 
 SIM = ["--engine", "sim", "-c", "4096"]
 
@@ -93,3 +93,12 @@ def test_what_is_written_is_the_users_own(tmp_path):
     assert len(modes) > 8
     assert {path: oct(mode) for path, mode in modes.items() if mode not in (0o600, 0o700)} == {}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+def test_the_default_directory_may_be_a_link(tmp_path):
+    """To another disk, say."""
+    (tmp_path / "hearth").mkdir()
+    (tmp_path / "elsewhere").mkdir(0o700)
+    (tmp_path / "hearth" / "kv").symlink_to(tmp_path / "elsewhere")
+    with serve(*SIM, env={"HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}) as running:
+        assert disk(running)["state"] in ("ok", "scanning")

@@ -174,6 +174,29 @@ def test_reload(tmp_path):
         assert client.get("/health").status_code == 200
 
 
+def test_a_certificate_that_is_a_link(tmp_path):
+    """As certbot has it: what is named is a link in one directory to a file in another, and a new one is another link."""
+    live, archive = tmp_path / "live", tmp_path / "archive"
+    live.mkdir()
+    archive.mkdir()
+    made = [make_certificate(archive, name) for name in ("first", "second")]
+    cert, key = live / "cert.pem", live / "key.pem"
+
+    def link(targets):
+        for path, target in zip((cert, key), targets):
+            path.unlink(missing_ok=True)
+            path.symlink_to(target)
+
+    both = trusting(made[0][0], made[1][0])
+    link(made[0])
+    with tls(tmp_path, cert, key) as running:
+        assert name_served(running, both) == "first"
+        link(made[1])
+        running.process.send_signal(signal.SIGHUP)
+        assert running.log_says("reload: 0 keys")
+        assert name_served(running, both) == "second"
+
+
 def test_times_of_a_certificate(tmp_path):
     """Clients refuse one that has expired and tell nobody else: so does the log, at the start and when it is read again."""
     cert, key = make_certificate(tmp_path, "first")
