@@ -303,13 +303,13 @@ static int parse_environment(struct hearth_options *options, struct hearth_errms
     return err;
 }
 
-/* Whether a variable is an option's, or one that hearth's scripts and tests read. */
+/* Whether a variable is an option's, or one that hearth's other commands, scripts and tests read. */
 static bool is_known_variable(const char *name, size_t len) {
-    static const char others[] = "HEARTH_BENCH_DIR HEARTH_BENCH_TOKENS HEARTH_BIN HEARTH_CACHE HEARTH_CHROMIUM "
-                                 "HEARTH_CRASHES HEARTH_CUDA HEARTH_FUZZ_SECONDS HEARTH_FUZZ_WORDS HEARTH_HERMES "
-                                 "HEARTH_JOBS HEARTH_LLAMA HEARTH_MODELS HEARTH_PEER HEARTH_POSTGRES HEARTH_PROGRAMS "
-                                 "HEARTH_PYTHON HEARTH_REDIS HEARTH_SUITE HEARTH_TEMPLATES HEARTH_URL HEARTH_WORKERS "
-                                 "HEARTH_WRITE";
+    static const char others[] = "HEARTH_BENCH_DIR HEARTH_BENCH_TOKENS HEARTH_BIN HEARTH_CACERT HEARTH_CACHE "
+                                 "HEARTH_CHROMIUM HEARTH_CRASHES HEARTH_CUDA HEARTH_FUZZ_SECONDS HEARTH_FUZZ_WORDS "
+                                 "HEARTH_HERMES HEARTH_JOBS HEARTH_LLAMA HEARTH_MODELS HEARTH_PEER HEARTH_POSTGRES "
+                                 "HEARTH_PROGRAMS HEARTH_PYTHON HEARTH_REDIS HEARTH_SUITE HEARTH_TEMPLATES HEARTH_URL "
+                                 "HEARTH_WORKERS HEARTH_WRITE";
     char own[HEARTH_OPTION_ENV_MAX];
     for (size_t i = 0; i < hearth_option_row_count; i++) {
         if (!hearth_option_rows[i].title) {

@@ -227,6 +227,7 @@ static void test_variables(void **state) {
         {"HEARTH_CTXSIZE", "environment: HEARTH_CTXSIZE is not an option: did you mean HEARTH_CTX_SIZE?\n"},
         {"HEARTH_FROBNICATE_ALL", "environment: HEARTH_FROBNICATE_ALL is not an option (docs/options.md lists them)\n"},
         {"HEARTH_PORT", NULL},
+        {"HEARTH_CACERT", NULL},
         {"HEARTH_CACHE", NULL},
         {"HEARTH_CUDA", NULL},
         {"HEARTH_PROGRAMS", NULL}, /* these three are set where scripts/test.sh runs this test */
