@@ -264,8 +264,12 @@ static int record(const struct hearth_console_call *call, void *user) {
     const enum client_outcome outcome =
         hearth_client_request(client, path_of_stream, NULL, on_bytes, &recorder, &answer, &http_status);
     status = finish(&recorder, client, outcome, http_status, &answer);
-    if (recorder.out != stdout && fclose(recorder.out) != 0 && status == 0) {
+    const bool own = recorder.out != stdout;
+    if (own && fclose(recorder.out) != 0 && status == 0) {
         status = hearth_complain(1, "%s: %s", path, strerror(errno));
+    }
+    if (own && status != 0 && recorder.bytes == 0) {
+        (void)remove(path); /* where it stayed, the next try would be told that it exists */
     }
     free(recorder.blocks.v);
     free(recorder.keys.v);

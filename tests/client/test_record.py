@@ -169,6 +169,14 @@ def test_ends(tmp_path):
             assert list(json.loads(out)) == ["server"]
 
 
+def test_no_file_stays_of_what_has_not_begun(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    done = subprocess.run([servers.hearth_path(), "record", trace, "--url", f"http://127.0.0.1:{servers.free_port()}"],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "no server answers" in done.stderr
+    assert not trace.exists()
+
+
 def test_blocks_of_another_size(tmp_path):
     trace = tmp_path / "trace.jsonl"
     with serve(*SIM) as server:
