@@ -5,9 +5,11 @@
 #include "console/version.h"
 #include "engine/llama.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const usage =
     "hearth: an LLM server for agents that never computes a prompt twice\n"
@@ -93,8 +95,19 @@ static const struct {
 
 #define COMMANDS (sizeof commands / sizeof *commands)
 
+/* The number of a standard stream that was closed would be that of a file or a connection, which would get what is
+ * printed. Reading and writing such a stream fails as before. */
+static void fill_standard_streams(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) { /* the lowest free number */
+            (void)open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+        }
+    }
+}
+
 int main(int argc, char *argv[]) {
     const char *command = argc > 1 ? argv[1] : "--help", *names[COMMANDS];
+    fill_standard_streams();
     (void)umask(077); /* whatever is written is the user's own */
     for (size_t i = 0; i < COMMANDS; i++) {
         names[i] = commands[i].name;

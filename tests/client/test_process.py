@@ -74,6 +74,13 @@ def test_idle_server_ends_with_zero(engine_flags):
     assert running.stop() == 0
 
 
+def test_closed_streams():
+    """What is printed goes to no file or connection that is opened later."""
+    closed = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-']
+    with servers.Server([*closed, servers.hearth_path(), "serve", "--engine", "sim", "-c", "512"]) as running:
+        assert [os.readlink(f"/proc/{running.process.pid}/fd/{fd}") for fd in range(3)] == ["/dev/null"] * 3
+
+
 def test_sigterm_lets_running_requests_finish(engine_flags):
     """The stream goes on to its end, new requests are refused, the exit status is 0."""
     with serve(*engine_flags, "-c", "2048", "-np", "2") as running:
