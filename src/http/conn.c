@@ -144,6 +144,9 @@ static void on_written(struct bufferevent *bev, void *user) {
 /* The client has closed its side. Returns whether it still waits for answers; false: it has gone. */
 static bool waits_for_answers(struct hearth_http_conn *conn) {
     conn->eof = true;
+    if (conn->server->has_tls && hearth_http_conn_unsent(conn) > 0) {
+        return false; /* as peer.c has it; and libevent writes nothing more */
+    }
     switch (conn->state) {
     case HEARTH_HTTP_CONN_BUSY:
         if (!hearth_http_peer_closed(conn)) {

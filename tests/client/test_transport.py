@@ -1,6 +1,7 @@
 """TLS with certificates made here, and sockets in the file system: with the real SDK, curl, httpx and hearth's own
 client."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -146,6 +147,24 @@ def test_an_answer_right_behind_another_is_whole(tmp_path):
                     answer = lines.read()
             assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad Request\r\n"), answer
             json.loads(answer.rsplit(b"\r\n\r\n", 1)[1])
+
+
+def test_a_client_that_leaves_a_long_answer_is_gone(tmp_path):
+    """No client closes only half of TLS: its connection ends at once, whatever is still to be sent."""
+    cert, key = make_certificate(tmp_path, "first")
+    body = json.dumps({"messages": [{"role": "user", "content": "word " * 1000000}]}).encode()
+    with tls(tmp_path, cert, key) as running, \
+            socket.create_connection(("127.0.0.1", running.port()), timeout=60) as plain, \
+            trusting(cert).wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        secure.sendall(b"POST /apply-template HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert secure.recv(12) == b"HTTP/1.1 200"
+        with contextlib.suppress(OSError):  # the rest of the answer comes instead of the server's end
+            secure.unwrap()
+        with socket.socket(fileno=secure.detach()) as rest, contextlib.suppress(ConnectionResetError):
+            rest.settimeout(30)
+            while rest.recv(1 << 20):
+                pass
 
 
 def test_reload(tmp_path):
