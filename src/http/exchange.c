@@ -152,6 +152,20 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
     }
 }
 
+/* Over TLS libevent counts a part of its buffer as sent when the kernel has all of it. As one part, a long answer would
+ * look as if its reader took nothing of it. */
+#define PART_BYTES ((size_t)16 * 1024)
+
+/* Appends output. False: out of memory. */
+static bool append_output(struct bufferevent *bev, const char *bytes, size_t len) {
+    bool ok = true;
+    for (size_t n; len > 0 && ok; bytes += n, len -= n) {
+        n = len < PART_BYTES ? len : PART_BYTES;
+        ok = bufferevent_write(bev, bytes, n) == 0;
+    }
+    return ok;
+}
+
 /* Writes bytes. Out of memory the client would be left with half an answer, so the connection is closed. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
     if (!conn->doomed && len > 0) {
@@ -161,7 +175,7 @@ void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t le
         return;
     }
     /* Enabled each time: libevent does not report when it found no memory for its write callback. */
-    if (bufferevent_write(conn->bev, bytes, len) < 0 || bufferevent_enable(conn->bev, EV_WRITE) < 0) {
+    if (!append_output(conn->bev, bytes, len) || bufferevent_enable(conn->bev, EV_WRITE) < 0) {
         hearth_http_report_drop(conn, "there is no memory for its answer");
         hearth_http_conn_doom(conn);
         return;

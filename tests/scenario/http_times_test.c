@@ -5,6 +5,9 @@
 #include "support/http_stage.h"
 
 #include <event2/event.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,6 +22,7 @@ struct fixture {
     atomic_int requests, gone, asked, ticks, lines, tells;
     struct hearth_http_stats stats;
     struct hearth_http_work ask_stats;
+    char pem[32]; /* path of a certificate and its key; "": none */
 };
 
 static atomic_int timers;             /* how often one was set */
@@ -47,12 +51,15 @@ static void on_gone(void *user) {
     atomic_fetch_add(&f->gone, 1);
 }
 
-/* /hold: no answer. */
+/* /hold: no answer. /long: some megabytes. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
+    static char text[8 << 20];
     struct fixture *f = user;
     atomic_fetch_add(&f->requests, 1);
     hearth_http_on_gone(exchange, on_gone, f);
-    if (strcmp(hearth_http_path(exchange), "/hold") != 0) {
+    if (strcmp(hearth_http_path(exchange), "/long") == 0) {
+        hearth_http_respond(exchange, 200, "text/plain", text, sizeof text);
+    } else if (strcmp(hearth_http_path(exchange), "/hold") != 0) {
         hearth_http_respond(exchange, 200, "text/plain", "here", 4);
     }
 }
@@ -75,13 +82,36 @@ static const struct hearth_http_stats *stats(struct fixture *f) {
     return &f->stats;
 }
 
-static int setup(void **state) {
+/* Writes a certificate, signed by itself, and its key into a file. */
+static void make_certificate(char path[32]) {
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *certificate = X509_new();
+    assert_true(key != NULL && certificate != NULL);
+    assert_non_null(X509_gmtime_adj(X509_getm_notBefore(certificate), 0));
+    assert_non_null(X509_gmtime_adj(X509_getm_notAfter(certificate), 24 * 3600));
+    assert_int_equal(X509_set_pubkey(certificate, key), 1);
+    assert_true(X509_sign(certificate, key, EVP_sha256()) > 0);
+    strcpy(path, "/tmp/hearth-times-XXXXXX");
+    FILE *out = fdopen(mkstemp(path), "w");
+    assert_non_null(out);
+    assert_int_equal(PEM_write_X509(out, certificate), 1);
+    assert_int_equal(PEM_write_PrivateKey(out, key, NULL, NULL, 0, NULL, NULL), 1);
+    fclose(out);
+    X509_free(certificate);
+    EVP_PKEY_free(key);
+}
+
+static int start(void **state, bool tls) {
     struct fixture *f = calloc(1, sizeof *f);
     struct hearth_http_params params;
     const struct hearth_http_handler handler = {.request = on_request, .error = fill_error, .tick = on_tick, .user = f};
     hearth_http_params_default(&params);
     params.port = 0;
     params.connections = 4;
+    if (tls) {
+        make_certificate(f->pem);
+        params.tls_cert_path = params.tls_key_path = f->pem;
+    }
     f->ask_stats.run = run_ask_stats;
     hearth_log_set(note_line, f, HEARTH_LOG_INFO);
     f->port = start_http(&params, &handler, &f->server);
@@ -89,10 +119,21 @@ static int setup(void **state) {
     return 0;
 }
 
+static int setup(void **state) {
+    return start(state, false);
+}
+
+static int setup_tls(void **state) {
+    return start(state, true);
+}
+
 static int teardown(void **state) {
     struct fixture *f = *state;
     hearth_http_destroy(f->server);
     hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
+    if (f->pem[0] != '\0') {
+        assert_int_equal(unlink(f->pem), 0);
+    }
     free(f);
     return 0;
 }
@@ -174,6 +215,32 @@ static void a_half_closed_client_is_asked(void **state) {
     assert_true(reaches(&f->gone, 1));
 }
 
+/* Over TLS, too, the server sees that a slow reader takes a long answer piece by piece. */
+static void a_slow_reader_of_a_long_answer_gets_it(void **state) {
+    static const char request[] = "GET /long" HEAD "\r\n";
+    static char piece[1 << 20];
+    struct fixture *f = *state;
+    struct client client;
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    SSL *ssl = SSL_new(ctx);
+    assert_true(client_open(&client, f->port));
+    assert_int_equal(SSL_set_fd(ssl, client.fd), 1);
+    assert_int_equal(SSL_connect(ssl), 1);
+    assert_int_equal(SSL_write(ssl, request, sizeof request - 1), sizeof request - 1);
+    assert_true(reaches(&f->requests, 1));
+    for (int i = 0; i < 2; i++) {
+        assert_true(is_there_after(f, 70 * SECOND_US));
+        for (int n, left = sizeof piece; left > 0; left -= n) {
+            n = SSL_read(ssl, piece, left);
+            assert_true(n > 0);
+        }
+    }
+    SSL_free(ssl);
+    SSL_CTX_free(ctx);
+    client_close(&client);
+    assert_int_equal(stats(f)->stalled, 0);
+}
+
 /* Clients that have just come are left alone; those that send nothing for a while make place. */
 static void a_new_client_is_left_alone_for_a_moment(void **state) {
     struct fixture *f = *state;
@@ -230,6 +297,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_refused_client_has_time_to_read_why),
         TEST(a_half_closed_client_is_asked),
+        cmocka_unit_test_setup_teardown(a_slow_reader_of_a_long_answer_gets_it, setup_tls, teardown),
         TEST(a_new_client_is_left_alone_for_a_moment),
         TEST(a_burst_of_errors_is_a_few_lines),
     };
