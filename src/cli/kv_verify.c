@@ -111,8 +111,7 @@ static bool verify_model(void *user, struct hearth_model_id model) {
 static int print_found(const struct kv *kv, const struct found *found) {
     const bool store = kv->remote != NULL;
     const uint64_t sealed = found->count[KV_SEALED], other = found->count[KV_OTHER_VERSION];
-    const uint64_t unreadable = store ? 0 : found->count[KV_UNREADABLE];
-    const uint64_t damaged = found->count[KV_DAMAGED] + found->count[KV_UNREADABLE] - unreadable;
+    const uint64_t damaged = found->count[KV_DAMAGED], unreadable = found->count[KV_UNREADABLE];
     const int status = damaged + unreadable > 0;
     const struct {
         uint64_t n;
@@ -127,7 +126,7 @@ static int print_found(const struct kv *kv, const struct found *found) {
         return hearth_show_json(
                    HEARTH_SHOW_MEMBERS({store ? "items" : "files", found->items}, {"bytes", found->bytes},
                                        {"good", found->count[KV_READABLE]}, {"damaged", damaged}, {"sealed", sealed},
-                                       {"other_version", other},
+                                       {"other_version", other}, {"unreadable", unreadable},
                                        {store ? "evicted" : "unreadable", store ? found->gone : unreadable})) != 0 ||
                status;
     }
@@ -154,17 +153,21 @@ static bool verify_item(void *user, const struct hearth_remote_listed *listed) {
     verifying->found.bytes += head.file_bytes;
     bool gone = false;
     if (state == KV_READABLE || state == KV_SEALED) {
-        gone = hearth_remote_list_read(store, &head.place, &payload) != HEARTH_OK;
-        const bool good = gone || head.info.payload_bytes == 0 ||
-                          check_payload(verifying->kv, &head.info, &payload) == HEARTH_FORMAT_GOOD;
-        state = good ? state : KV_DAMAGED;
+        const int err = hearth_remote_list_read(store, &head.place, &payload);
+        const bool empty = err != HEARTH_OK || head.info.payload_bytes == 0;
+        const enum hearth_format_verdict verdict =
+            empty ? HEARTH_FORMAT_GOOD : check_payload(verifying->kv, &head.info, &payload);
+        gone = err == HEARTH_ERR_NOT_FOUND;
+        state = (err != HEARTH_OK && !gone) || verdict == HEARTH_FORMAT_NOMEM ? KV_UNREADABLE
+                : verdict == HEARTH_FORMAT_GOOD                               ? state
+                                                                              : KV_DAMAGED;
     }
     if (gone) {
         verifying->found.gone++;
     } else {
         verifying->found.count[state]++;
     }
-    if (state == KV_DAMAGED || state == KV_UNREADABLE) {
+    if (state == KV_DAMAGED) {
         (void)hearth_remote_list_remove(store, &head.place);
     }
     hearth_buf_finish(&payload);
@@ -174,10 +177,12 @@ static bool verify_item(void *user, const struct hearth_remote_listed *listed) {
 
 static int verify_store(struct kv *kv) {
     struct verify verifying = {.kv = kv};
-    const int err = hearth_remote_list_walk(kv->remote, verify_item, &verifying);
-    return err == HEARTH_OK
-               ? print_found(kv, &verifying.found)
-               : hearth_complain(1, "cannot read %s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
+    if (hearth_remote_list_walk(kv->remote, verify_item, &verifying) != HEARTH_OK) {
+        return hearth_complain(1, "cannot read %s: %s", hearth_kv_place(kv), hearth_remote_list_trouble(kv->remote));
+    }
+    const int status = print_found(kv, &verifying.found);
+    const char *trouble = verifying.found.count[KV_UNREADABLE] > 0 ? hearth_remote_list_trouble(kv->remote) : "";
+    return *trouble ? hearth_complain(1, "%s: %s", hearth_kv_place(kv), trouble) : status;
 }
 
 int hearth_kv_verify(struct kv *kv) {

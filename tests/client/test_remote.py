@@ -304,6 +304,10 @@ def test_a_user_with_too_few_rights(store):
         for talk in talks:
             served(first, talk)
         wait_written(first)
+    words = [servers.hearth_path(), "kv", "verify", "--kv-remote", url]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60, env=servers.surroundings(), check=False)
+    assert told.returncode == 1 and "cannot be read" in told.stdout and "NOPERM" in told.stderr, told
+    assert store.keys("s")
     with serve(*model_flags("sim"), "-c", "8192", "--kv-remote", url, *running_flags) as running:
         request(running.client, talks[0].messages[:-1])
         assert "cannot be read: NOPERM" in reasons(running)["kv_remote"] and "docs/cluster.md" in reasons(running)["kv_remote"]
