@@ -201,7 +201,7 @@ int64_t hearth_remote_list_idle_s(struct hearth_remote_list *list, const struct 
         chunk_key(place, i, key);
         const char *idle[] = {"OBJECT", "IDLETIME", key}, *there[] = {"EXISTS", key};
         const long long unused_s = number(node, 3, idle);
-        if (unused_s < 0 && number(node, 2, there) != 1) {
+        if (unused_s < 0 && number(node, 2, there) == 0) {
             return -1;
         }
         idle_s = unused_s < 0 ? idle_s : unused_s; /* < 0: the store's policy counts uses instead of times */

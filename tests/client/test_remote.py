@@ -308,6 +308,11 @@ def test_a_user_with_too_few_rights(store):
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, env=servers.surroundings(), check=False)
     assert told.returncode == 1 and "cannot be read" in told.stdout and "NOPERM" in told.stderr, told
     assert store.keys("s")
+    items = store.keys("i")
+    store.ask("ACL", "SETUSER", "hearth", "+@all", "-object", "-exists")
+    subprocess.run([*words[:2], "gc", *words[3:]], check=True, timeout=60, env=servers.surroundings(), stdout=subprocess.DEVNULL)
+    assert items and store.keys("i") == items  # it is not known that something was evicted
+    store.ask("ACL", "SETUSER", "hearth", "+@all", "-get")
     with serve(*model_flags("sim"), "-c", "8192", "--kv-remote", url, *running_flags) as running:
         request(running.client, talks[0].messages[:-1])
         assert "cannot be read: NOPERM" in reasons(running)["kv_remote"] and "docs/cluster.md" in reasons(running)["kv_remote"]
