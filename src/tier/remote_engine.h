@@ -193,9 +193,9 @@ struct remote_known {
     struct hearth_lru_entry entry; /* first; its key is the name */
     struct hearth_link at;         /* its key is the base */
     uint64_t payload_bytes;
-    uint64_t end; /* hearth_remote_end() */
-    int64_t touched_us;
-    uint64_t seen; /* the ticket of the seek that saw it last */
+    uint64_t end;       /* hearth_remote_end() */
+    int64_t touched_us; /* when this box last gave it its time to live; 0: it has not */
+    uint64_t seen;      /* the ticket of the seek that saw it last */
 };
 
 struct remote_known *hearth_remote_known_find(struct remote *remote, struct hearth_digest name);

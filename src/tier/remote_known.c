@@ -4,8 +4,6 @@
  * Invariant: an entry is in `known` and in `known_at`, or in neither. */
 #include "tier/remote_engine.h"
 
-#include "base/clock.h"
-
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -38,8 +36,7 @@ struct remote_known *hearth_remote_known_add(struct remote *remote, struct heart
     }
     *known = (struct remote_known){.entry = {.link.key = name, .bytes = sizeof *known},
                                    .at.key = base,
-                                   .payload_bytes = payload_bytes,
-                                   .touched_us = hearth_clock_us()};
+                                   .payload_bytes = payload_bytes};
     if (!hearth_table_add(&remote->known_at, &known->at)) {
         free(known);
         return NULL;

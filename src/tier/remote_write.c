@@ -23,7 +23,8 @@
 #include <string.h>
 
 /* An item is touched again when one part in so many of its time to live has passed. With more parts, most uses would
- * cost commands; with fewer, what is used now and then would be gone. */
+ * cost commands; with fewer, what is used now and then would be gone. How much has passed of what another box has
+ * written is not known here: its first use touches it. */
 #define TOUCH_SHARE 8
 
 /* ---- commands ---- */
@@ -171,6 +172,7 @@ static void note_written(struct remote_op *op) {
     struct remote_known *known = hearth_remote_known_add(remote, op->name, op->base, len);
     if (known) {
         known->end = hearth_remote_end(op->record);
+        known->touched_us = op->missing ? hearth_clock_us() : known->touched_us;
         hearth_remote_note_page(remote, op->record, len);
     }
     if (!op->missing) {
@@ -211,7 +213,7 @@ static void touch_begin(struct remote_op *op) {
         size_t chunks = 0;
         (void)pthread_mutex_lock(&remote->lock);
         struct remote_known *known = hearth_remote_known_find(remote, op->names[i]);
-        const bool due = known && now_us - known->touched_us >= ttl_us / TOUCH_SHARE;
+        const bool due = known && (known->touched_us == 0 || now_us - known->touched_us >= ttl_us / TOUCH_SHARE);
         if (due) {
             known->touched_us = now_us;
             op->base = known->at.key;

@@ -483,6 +483,13 @@ static void what_is_used_lives_on(void **state) {
     assert_in_range(lives_s(&store, backing, &item, 50), 1, 100);
     assert_in_range(lives_s(&store, backing, &item, 150), 700, 800);
     backing->ops->destroy(backing);
+    backing = open_tier_with(&store, fingerprint, NULL, 0, 800); /* another box, which cannot know how old it is */
+    const struct hearth_backing_place place = {item.record.base, item.record.base_pos, item.tokens, PAGE};
+    assert_true(backing->ops->seek(backing, &place, 1) > 0);
+    expect(backing, HEARTH_BACKING_FOUND, &item);
+    assert_in_range(lives_s(&store, backing, &item, 0), 700, 800);
+    assert_in_range(lives_s(&store, backing, &item, 50), 1, 100);
+    backing->ops->destroy(backing);
     close_store(&store);
 }
 
