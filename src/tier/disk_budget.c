@@ -94,8 +94,10 @@ static void evict(struct disk *disk) {
     if (err == HEARTH_OK) {
         disk->stats.files = gc.files;
         disk->stats.bytes = gc.bytes + disk->published; /* what was written meanwhile may count twice: the safe side */
-    } else {
+    } else { /* something could not be read or removed; what was removed is gone all the same */
         disk->stats.io_errors++;
+        disk->stats.files -= files < disk->stats.files ? files : disk->stats.files;
+        disk->stats.bytes -= bytes < disk->stats.bytes ? bytes : disk->stats.bytes;
     }
     disk->gc_left_bytes = disk->stats.bytes;
     disk->gc_busy = false;
