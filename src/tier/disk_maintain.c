@@ -18,13 +18,14 @@
 
 /* ---- rescans ---- */
 
-/* Compares the table with what a walk that began at `tick` has seen; fills the list of new files. */
+/* Compares the table with what a walk that began at `tick` has seen; fills the list of new files. A file of another
+ * length is a new one: it was evicted, and written again by a process that compresses otherwise. */
 static void compare(struct disk *disk, int shard, uint64_t tick, const struct disk_files *seen,
                     struct disk_files *new_ones) {
     hearth_disk_lock(disk);
     for (size_t i = 0; i < seen->n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, seen->v[i].id.name);
-        if (file) {
+        if (file && file->bytes == seen->v[i].bytes) {
             file->seen = tick;
         } else if (hearth_table_find(&disk->jobs, seen->v[i].id.name)) {
             disk->shards[shard].again = true; /* the writer handles it, or else the next rescan */

@@ -35,6 +35,35 @@ static void what_others_write_is_found_in_seconds(void **state) {
     backing[1]->ops->destroy(backing[1]);
 }
 
+static void compressed(struct hearth_disk_params *params) {
+    own_rescans(params);
+    params->compress = true;
+}
+
+/* Between two looks another process may evict a file and write it again, compressed: a good file of another length. */
+static void what_others_write_anew_is_good(void **state) {
+    const struct room *room = *state;
+    struct item item;
+    char path[256];
+    struct hearth_backing *backing = open_with(room->dir, own_rescans), *other;
+    (void)scanned(backing);
+    (void)sleep_us(); /* it sleeps before the clock moves */
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 200000);
+    store(backing, &item);
+    path_of(room, &item, path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    other = open_with(room->dir, compressed);
+    (void)scanned(other);
+    store(other, &item);
+    clock_advance_us(4 * SECOND_US);
+    expect(backing, HEARTH_BACKING_LOST, &item);
+    expect(backing, HEARTH_BACKING_FOUND, &item);
+    assert_int_equal(get(backing, &item), HEARTH_OK);
+    assert_int_equal(stats(backing).bad, 0);
+    backing->ops->destroy(backing);
+    other->ops->destroy(other);
+}
+
 static int64_t changed_ns(const struct room *room, const struct item *item) {
     char path[256];
     struct stat st;
@@ -201,9 +230,10 @@ static void what_fails_is_tried_less_and_less(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ROOM_TEST(what_others_write_is_found_in_seconds), ROOM_TEST(uses_are_told_in_a_minute),
-        ROOM_TEST(evicts_while_the_cache_is_busy),        ROOM_TEST(an_eviction_that_fails_in_part_makes_room),
-        ROOM_TEST(the_end_waits_for_no_room),             cmocka_unit_test(what_fails_is_tried_less_and_less),
+        ROOM_TEST(what_others_write_is_found_in_seconds),     ROOM_TEST(what_others_write_anew_is_good),
+        ROOM_TEST(uses_are_told_in_a_minute),                 ROOM_TEST(evicts_while_the_cache_is_busy),
+        ROOM_TEST(an_eviction_that_fails_in_part_makes_room), ROOM_TEST(the_end_waits_for_no_room),
+        cmocka_unit_test(what_fails_is_tried_less_and_less),
     };
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_WARN);
     return cmocka_run_group_tests(tests, NULL, NULL);
