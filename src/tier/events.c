@@ -42,6 +42,12 @@ void hearth_news_clear(struct hearth_news *news) {
     (void)pthread_mutex_unlock(&news->lock);
 }
 
+void hearth_news_keep(struct hearth_news *news) {
+    (void)pthread_mutex_lock(&news->lock);
+    news->there = true;
+    (void)pthread_mutex_unlock(&news->lock);
+}
+
 bool hearth_news_wait(struct hearth_news *news, int64_t timeout_us) {
     const int64_t until_us = hearth_clock_us() + timeout_us;
     (void)pthread_mutex_lock(&news->lock);

@@ -25,6 +25,8 @@ void hearth_news_finish(struct hearth_news *news);
 void hearth_news_come(void *user);
 /* Clears the flag before the tiers below are polled; later events raise it again. */
 void hearth_news_clear(struct hearth_news *news);
+/* Raises it again, without a wake, when an event was taken: a tier below that has more does not raise it again. */
+void hearth_news_keep(struct hearth_news *news);
 /* As the operations of the same names in tier/backing.h. */
 bool hearth_news_wait(struct hearth_news *news, int64_t timeout_us);
 void hearth_news_set_wake(struct hearth_news *news, void (*wake)(void *user), void *user);

@@ -255,6 +255,7 @@ static bool layered_poll(struct hearth_backing *backing, struct hearth_backing_e
     for (int i = 0; i < TIERS; i++) {
         while (layered->tiers[i]->ops->poll(layered->tiers[i], event)) {
             if (passes(layered, i, event)) {
+                hearth_news_keep(&layered->news);
                 return true;
             }
             hearth_backing_event_finish(event);

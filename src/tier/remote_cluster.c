@@ -514,6 +514,7 @@ static bool cluster_poll(struct hearth_backing *backing, struct hearth_backing_e
     if (!cluster->scanned) {
         cluster->scanned = true;
         *event = (struct hearth_backing_event){.type = HEARTH_BACKING_SCANNED};
+        hearth_news_keep(&cluster->news);
         return true;
     }
     const size_t n = node_count(cluster);
@@ -521,12 +522,17 @@ static bool cluster_poll(struct hearth_backing *backing, struct hearth_backing_e
         struct hearth_backing *tier = cluster->nodes[i].tier;
         while (tier->ops->poll(tier, event)) {
             if (passes(cluster, i, event)) {
+                hearth_news_keep(&cluster->news);
                 return true;
             }
             hearth_backing_event_finish(event);
         }
     }
-    return take_sought(cluster, event);
+    const bool took = take_sought(cluster, event);
+    if (took) {
+        hearth_news_keep(&cluster->news);
+    }
+    return took;
 }
 
 static bool cluster_wait(struct hearth_backing *backing, int64_t timeout_us) {

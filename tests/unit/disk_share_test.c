@@ -1,6 +1,7 @@
 /* The disk tier among others: its queue, several tiers at one directory, the budget, and a file system that fails. */
 #include "support/disk_room.h"
 #include "tier/disk_engine.h"
+#include "tier/layered.h"
 
 #include <sched.h>
 
@@ -180,6 +181,35 @@ static void a_file_that_is_gone_at_once_is_lost(void **state) {
     backing->ops->destroy(backing);
 }
 
+/* Of two tiers as one: as long as events are left there is nothing to wait for. */
+static void what_is_left_needs_no_wait(void **state) {
+    const struct room *room = *state;
+    struct item item;
+    char dirs[2][80];
+    struct hearth_backing *tiers[2], *both;
+    struct hearth_backing_event event;
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(dirs[i], sizeof dirs[i], "%s/%d", room->dir, i);
+        tiers[i] = open_plain(dirs[i]);
+    }
+    assert_int_equal(hearth_layered_create(tiers[0], tiers[1], &both), HEARTH_OK);
+    assert_true(put(both, &item, NULL));
+    for (int i = 0; i < 2; i++) { /* SCANNED and WRITTEN, of both */
+        while (!stats(tiers[i]).scanned || stats(tiers[i]).written == 0) {
+            usleep(500);
+        }
+    }
+    assert_true(both->ops->poll(both, &event));
+    hearth_backing_event_finish(&event);
+    assert_true(both->ops->wait(both, 0));
+    while (both->ops->poll(both, &event)) {
+        hearth_backing_event_finish(&event);
+    }
+    assert_false(both->ops->wait(both, 0));
+    both->ops->destroy(both);
+}
+
 static void *wait_for_room(void *disk) {
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* other threads of this processor run first */
     return hearth_disk_make_room(disk, 40000, false) ? disk : NULL;
@@ -324,6 +354,7 @@ int main(void) {
         ROOM_TEST(a_full_queue_drops_the_oldest),
         ROOM_TEST(two_share_a_directory),
         ROOM_TEST(a_file_that_is_gone_at_once_is_lost),
+        ROOM_TEST(what_is_left_needs_no_wait),
         ROOM_TEST(room_is_what_the_eviction_has_left),
         ROOM_TEST(touched_files_stay),
         ROOM_TEST(recovers_when_files_cannot_grow),
