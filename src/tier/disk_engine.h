@@ -47,6 +47,7 @@ struct disk_file {
     int32_t pos;
     uint32_t hits;             /* uses since touched_us */
     bool superseded, touching; /* touching: its name is in disk->touched */
+    bool unreadable;           /* reading it has failed: a put writes it again */
 };
 
 struct disk_shard {

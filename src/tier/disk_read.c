@@ -94,16 +94,17 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
     }
     read->ev.event.err = err;
     hearth_disk_lock(disk);
+    struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
+    if (file) {
+        file->unreadable = err == HEARTH_ERR_IO;
+    }
     if (err == HEARTH_OK) {
         disk->stats.read++;
         disk->stats.read_bytes += read->size;
     } else if (err == HEARTH_ERR_IO) {
         disk->stats.io_errors++;
-    } else if (err == HEARTH_ERR_NOT_FOUND || err == HEARTH_ERR_STATE) { /* forget what was known of the file */
-        struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
-        if (file) {
-            hearth_disk_forget_locked(disk, file, true);
-        }
+    } else if (file && (err == HEARTH_ERR_NOT_FOUND || err == HEARTH_ERR_STATE)) { /* forget what was known of it */
+        hearth_disk_forget_locked(disk, file, true);
     }
     if (err != HEARTH_OK) {
         disk->read_bytes -= read->ev.charge;

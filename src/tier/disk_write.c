@@ -153,11 +153,15 @@ static void job_failed(struct write_batch *batch, struct disk_job *job, const ch
 }
 
 /* THERE: the file is on disk already, known or put there by another process since the last rescan. REFUSED: another
- * version of hearth has a different file of this name there. */
+ * version of hearth has a different file of this name there. OPEN also if it is there and could not be read. */
 static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
-    struct hearth_file_id known;
-    const enum disk_verdict verdict =
-        hearth_disk_known(disk, job->id.name, &known) ? DISK_GOOD : hearth_disk_examine(disk, &job->id, false);
+    hearth_disk_lock(disk);
+    const struct disk_file *file = hearth_disk_find_locked(disk, job->id.name);
+    const bool known = file != NULL, unreadable = known && file->unreadable;
+    hearth_disk_unlock(disk);
+    const enum disk_verdict verdict = unreadable ? DISK_UNREADABLE
+                                      : known    ? DISK_GOOD
+                                                 : hearth_disk_examine(disk, &job->id, false);
     return verdict == DISK_GOOD ? DISK_THERE : verdict == DISK_ALIEN ? DISK_REFUSED : DISK_OPEN;
 }
 
@@ -418,12 +422,14 @@ static void answer(struct disk *disk, struct disk_job *job) {
         const uint64_t bytes = hearth_disk_blocks(job->file_bytes);
         disk->stats.written++;
         disk->stats.written_bytes += job->file_bytes;
+        struct disk_file *before = hearth_disk_find_locked(disk, job->id.name);
+        if (before) { /* it could not be read, or a rescan was faster */
+            hearth_disk_forget_locked(disk, before, true);
+        }
         disk->stats.files++;
         disk->stats.bytes += bytes;
-        if (!hearth_disk_find_locked(disk, job->id.name)) {
-            /* Out of memory, the next rescan finds it. */
-            (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_clock_unix_us());
-        }
+        /* Out of memory, the next rescan finds it. */
+        (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_clock_unix_us());
         hearth_disk_published_locked(disk, bytes);
     }
     if (job->fate == DISK_FAILED) {

@@ -320,6 +320,31 @@ static void recovers_when_files_cannot_grow(void **state) {
     backing->ops->destroy(backing);
 }
 
+/* What could not be read may never be readable: it is written again when it was computed. */
+static void what_cannot_be_read_is_written_again(void **state) {
+    const struct room *room = *state;
+    struct item item;
+    struct rlimit before, none;
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
+    make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    store(backing, &item);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0; /* no file can be opened */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const int err = get(backing, &item);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(err, HEARTH_ERR_IO);
+    store(backing, &item);
+    assert_int_equal(stats(backing).written, 2);
+    assert_int_equal(stats(backing).files, 1);
+    store(backing, &item); /* now it is there */
+    assert_int_equal(stats(backing).written, 2);
+    assert_int_equal(get(backing, &item), HEARTH_OK);
+    backing->ops->destroy(backing);
+}
+
 static void recovers_when_the_directory_is_gone(void **state) {
     const struct room *room = *state;
     char dir[80], command[120];
@@ -358,6 +383,7 @@ int main(void) {
         ROOM_TEST(room_is_what_the_eviction_has_left),
         ROOM_TEST(touched_files_stay),
         ROOM_TEST(recovers_when_files_cannot_grow),
+        ROOM_TEST(what_cannot_be_read_is_written_again),
         ROOM_TEST(recovers_when_the_directory_is_gone),
     };
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_DEBUG);
