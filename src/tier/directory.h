@@ -133,6 +133,8 @@ struct hearth_gc {
  * also drafts of dead processes and empty directories of models. One process does so at a time; others wait for its
  * lock, which ends with the process. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
+/* Removes the drafts of a model whose writers are gone. */
+void hearth_directory_clean_drafts(struct hearth_directory *directory, struct hearth_model_id model);
 /* Removes a model with everything in its directory (transcripts, too), unless a server uses it. Errors: BUSY, INVALID
  * (no server has made this directory; nothing is removed), NOT_FOUND, IO (something is left; errno). */
 int hearth_directory_remove_model(struct hearth_directory *directory, struct hearth_model_id model);

@@ -102,7 +102,7 @@ static void clean_draft(struct hearth_directory *directory, const char *path) {
     (void)close(fd);
 }
 
-static void clean_drafts(struct hearth_directory *directory, struct hearth_model_id model) {
+void hearth_directory_clean_drafts(struct hearth_directory *directory, struct hearth_model_id model) {
     struct dirent **names;
     size_t n;
     if (hearth_directory_names(directory, hearth_directory_in_model(model, "tmp").text, &names, &n) != HEARTH_OK) {
@@ -268,7 +268,7 @@ int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc
     struct sweep models = {.gc = gc}, sweep = {.directory = directory, .gc = gc};
     int err = hearth_directory_models(directory, add_model, &models);
     for (size_t i = 0; i < models.model_n && !models.nomem && !sweep.nomem; i++) {
-        clean_drafts(directory, models.models[i]);
+        hearth_directory_clean_drafts(directory, models.models[i]);
         if (!add_model(&sweep, models.models[i])) {
             break;
         }

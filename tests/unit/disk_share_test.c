@@ -210,6 +210,22 @@ static void what_is_left_needs_no_wait(void **state) {
     both->ops->destroy(both);
 }
 
+/* A server that dies again and again, with little written in between, does not fill the disk. */
+static void what_the_dead_have_left_goes_at_the_start(void **state) {
+    const struct room *room = *state;
+    struct stat st;
+    char path[160];
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
+    backing->ops->destroy(backing);
+    (void)snprintf(path, sizeof path, "%s/%s/tmp/1-left", room->dir, hearth_model_id(fingerprint, PAGE).hex);
+    assert_int_equal(close(open(path, O_WRONLY | O_CREAT | O_EXCL, 0600)), 0);
+    backing = open_plain(room->dir);
+    (void)scanned(backing);
+    assert_int_equal(lstat(path, &st), -1);
+    backing->ops->destroy(backing);
+}
+
 static void *wait_for_room(void *disk) {
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* other threads of this processor run first */
     return hearth_disk_make_room(disk, 40000, false) ? disk : NULL;
@@ -380,6 +396,7 @@ int main(void) {
         ROOM_TEST(two_share_a_directory),
         ROOM_TEST(a_file_that_is_gone_at_once_is_lost),
         ROOM_TEST(what_is_left_needs_no_wait),
+        ROOM_TEST(what_the_dead_have_left_goes_at_the_start),
         ROOM_TEST(room_is_what_the_eviction_has_left),
         ROOM_TEST(touched_files_stay),
         ROOM_TEST(recovers_when_files_cannot_grow),
