@@ -68,13 +68,15 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     return chunk < room ? chunk : room;
 }
 
-/* Tokens left of the prompt that will be complete first; `prefetch`: prefetches count, too. */
+/* Tokens left of the prompt that will be complete first; `prefetch`: prefetches count, too, but not those of idle time
+ * while they stand still. */
 static int32_t shortest_left(const struct hearth_step *step, bool prefetch) {
+    const bool others_run = hearth_rank_others_run(step);
     int32_t shortest = INT32_MAX;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
         if (lane->state == HEARTH_LANE_PREFILL && (prefetch || lane->priority != HEARTH_CLASS_PREFETCH) &&
-            lane->target - lane->computed < shortest) {
+            !(lane->idle && others_run) && lane->target - lane->computed < shortest) {
             shortest = lane->target - lane->computed;
         }
     }
