@@ -632,7 +632,6 @@ static struct hearth_cache_item *candidate(struct hearth_cache *cache, struct he
     }
     if (pool->victims == HEARTH_TALK_PAGES && cache->shares.n == 1 && !hearth_returns_learns_well(cache->returns)) {
         const struct hearth_talk *least = hearth_returns_least(cache->returns, pool->victims);
-        pool->valued = false;
         return item_of(hearth_heap_top(&least->victims[pool->victims]));
     }
     struct hearth_cache_item *victim = pool->chosen_left > 0 ? first_victim(cache, pool->chosen, pool->victims) : NULL;

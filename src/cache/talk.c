@@ -145,6 +145,8 @@ static void try(struct hearth_cache *cache, const struct hearth_live *live) {
                            (double)besides,
                        (double)cache->pages.budget_bytes + (double)cache->snapshots.budget_bytes,
                        cache->engine->ops->now_us(cache->engine));
+    /* where LRU decides, talks stand in its order, and not by what they were worth */
+    cache->pages.valued = cache->pages.valued && hearth_returns_learns_well(cache->returns);
     talk->shared = live->talk_shared;
     talk->end = n;
 }

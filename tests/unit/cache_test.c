@@ -537,6 +537,23 @@ static void a_part_of_a_page_needs_room(void **state) {
     finish(&stage);
 }
 
+/* While LRU decides, talks stand in its order. So what pages were worth before is not known any more when what was
+ * learnt decides again, also if nothing was evicted meanwhile. */
+static void pages_are_valued_again_behind_lru(void **state) {
+    (void)state;
+    struct stage stage = {0};
+    start(&stage);
+    struct hearth_rivals *rivals = &stage.cache->returns->rivals;
+    rivals->v[HEARTH_RIVAL_RECENT].lost_tokens = 1e9; /* what was learnt decides */
+    stage.cache->pages.valued = true;
+    compute(&stage);
+    assert_true(stage.cache->pages.valued);
+    rivals->v[HEARTH_RIVAL_LEARNT].lost_tokens = 2e9; /* LRU does */
+    compute(&stage);
+    assert_false(stage.cache->pages.valued);
+    finish(&stage);
+}
+
 /* ---- what was learnt ---- */
 
 enum { SAVED_TURNS = 64, LEARNT_BUDGET = 4 << 20 }; /* a hundredth of it is enough */
@@ -739,6 +756,7 @@ int main(void) {
         cmocka_unit_test(a_part_of_a_page_needs_room),
         cmocka_unit_test(a_slow_tier_is_doubted_after_a_minute),
         cmocka_unit_test(an_owner_is_remembered_for_ten_minutes),
+        cmocka_unit_test(pages_are_valued_again_behind_lru),
         cmocka_unit_test(what_was_learnt_is_known_after_a_start),
         cmocka_unit_test(an_end_saves_what_was_learnt_since),
         cmocka_unit_test(a_small_cache_saves_nothing),
