@@ -61,14 +61,18 @@ static bool read_message(char *const *args, int count, struct hearth_buf *out) {
     return ok;
 }
 
+/* Without a terminal. What did not reach standard output is told at the end of the program (hearth_show_end). */
+static int status_of(enum client_outcome outcome) {
+    return outcome == CLIENT_FAILED ? 1 : outcome == CLIENT_STOPPED && !ferror(stdout) ? INTERRUPTED : 0;
+}
+
 static int say_once(struct client_conversation *talk, const struct hearth_console_call *call) {
     struct hearth_buf message = {0};
     int status = 1;
     if (!read_message(call->args, call->arg_count, &message)) {
         status = hearth_complain(1, "there is no message, or it is no text");
     } else {
-        const enum client_outcome outcome = hearth_client_conversation_say(talk, (const char *)message.data);
-        status = outcome == CLIENT_DONE ? 0 : outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
+        status = status_of(hearth_client_conversation_say(talk, (const char *)message.data));
     }
     hearth_buf_finish(&message);
     return status;
@@ -79,7 +83,7 @@ static int converse(struct client_conversation *talk, struct hearth_input *input
     struct hearth_buf line = {0};
     bool quit = false;
     int status = 0;
-    while (!quit && status == 0) {
+    while (!quit && status == 0 && (input || !ferror(stdout))) {
         const enum hearth_input_line kind = hearth_input_read(input, &line);
         const char *text = (const char *)line.data;
         enum client_outcome outcome = CLIENT_DONE;
@@ -95,7 +99,7 @@ static int converse(struct client_conversation *talk, struct hearth_input *input
             outcome = hearth_client_conversation_say(talk, text[0] == '/' ? text + 1 : text);
         }
         if (!input && outcome != CLIENT_DONE) {
-            status = outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
+            status = status_of(outcome);
         }
     }
     hearth_buf_finish(&line);

@@ -7,6 +7,7 @@
 #include "client/client.h"
 
 #include "base/clock.h"
+#include "console/interrupt.h"
 #include "console/show.h"
 #include "console/show_items.h"
 
@@ -43,13 +44,14 @@ void hearth_client_conversation_finish(struct client_conversation *talk) {
 
 struct printer {
     enum client_text kind;
-    bool terminal, fresh; /* nothing stands on this line yet */
-    bool any;
+    bool interactive, terminal;
+    bool fresh;       /* nothing stands on this line yet */
+    bool any, unread; /* `unread`: standard output leads nowhere any more */
 };
 
 static void on_text(void *user, enum client_text kind, const char *text) {
     struct printer *printer = user;
-    if (kind == CLIENT_REASONING && !printer->terminal) {
+    if (printer->unread || (kind == CLIENT_REASONING && !printer->terminal)) {
         return; /* a pipe gets the answer alone */
     }
     if (kind != printer->kind) {
@@ -69,6 +71,13 @@ static void on_text(void *user, enum client_text kind, const char *text) {
         printer->fresh = *text ? text[strlen(text) - 1] == '\n' : printer->fresh;
     }
     (void)fflush(stdout);
+    if (!printer->interactive && ferror(stdout) && hearth_interrupted) {
+        clearerr(stdout); /* Ctrl-C came in the middle of a write */
+    } else if (!printer->interactive && ferror(stdout)) {
+        printer->unread = true;
+        hearth_interrupted = 1; /* the request ends as by Ctrl-C */
+        hearth_interrupt_wake();
+    }
 }
 
 static void end_printing(struct printer *printer) {
@@ -133,7 +142,9 @@ static enum client_outcome conclude(struct client_conversation *talk, const json
     struct hearth_buf status = {0};
     const bool any = reply->content.len + reply->reasoning.len > 0;
     if (outcome == CLIENT_STOPPED) {
-        note("stopped");
+        if (talk->interactive || !ferror(stdout)) {
+            note("stopped");
+        }
     } else if (outcome == CLIENT_DONE && reply->error.len > 0) {
         outcome = CLIENT_FAILED;
         (void)hearth_complain(1, "%s", (const char *)reply->error.data);
@@ -157,7 +168,10 @@ static enum client_outcome conclude(struct client_conversation *talk, const json
 }
 
 enum client_outcome hearth_client_conversation_say(struct client_conversation *talk, const char *text) {
-    struct printer printer = {.kind = CLIENT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
+    struct printer printer = {.kind = CLIENT_CONTENT,
+                              .interactive = talk->interactive,
+                              .terminal = isatty(STDOUT_FILENO) == 1,
+                              .fresh = true};
     struct client_reply reply = {.on_text = on_text, .user = &printer};
     struct hearth_buf other = {0};
     json_t *request = make_request(talk, text);

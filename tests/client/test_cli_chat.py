@@ -248,6 +248,18 @@ def test_interrupted_message(chat_server):
     process.stderr.close()
 
 
+def test_a_reply_that_nothing_reads(chat_server):
+    """As in `hearth chat … | head`: the request ends with its reader."""
+    process = start(chat_server, "a long one")
+    process.stdin.close()
+    assert process.stdout.read(5) == "word "
+    process.stdout.close()
+    assert process.wait(30) == -signal.SIGPIPE
+    wait_until(lambda: not busy(chat_server))
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
 # ---- a person ----
 
 class Terminal:
