@@ -70,7 +70,7 @@ static int say_once(struct client_conversation *talk, const struct hearth_consol
     struct hearth_buf message = {0};
     int status = 1;
     if (!read_message(call->args, call->arg_count, &message)) {
-        status = hearth_complain(1, "there is no message, or it is no text");
+        status = hearth_interrupted ? INTERRUPTED : hearth_complain(1, "there is no message, or it is no text");
     } else {
         status = status_of(hearth_client_conversation_say(talk, (const char *)message.data));
     }

@@ -248,6 +248,21 @@ def test_interrupted_message(chat_server):
     process.stderr.close()
 
 
+def catches_interrupts(process):
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
+    return caught >> (signal.SIGINT - 1) & 1
+
+
+def test_interrupted_input(chat_server):
+    """Ctrl-C before the end of the message; again, as the first one may come before it is read."""
+    process = start(chat_server, "-")
+    wait_until(lambda: catches_interrupts(process))
+    wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 130
+
+
 def test_a_reply_that_nothing_reads(chat_server):
     """As in `hearth chat … | head`: the request ends with its reader."""
     process = start(chat_server, "a long one")
