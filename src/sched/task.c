@@ -295,8 +295,10 @@ static void expire(struct hearth_service *service, struct hearth_task *task) {
     }
     event->finish = HEARTH_FINISH_LENGTH;
     event->late = true;
+    event->receipt.ended_us = hearth_service_now_us(service);
     service->counters.requests_done++;
     if (task->lane >= 0) {
+        event->receipt.end_tokens = (uint32_t)service->lives[task->lane].tokens.n;
         hearth_lane_leave(service, task);
     } else {
         hearth_step_withdraw(service->step, task->id);

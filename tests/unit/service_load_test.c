@@ -397,6 +397,8 @@ static void a_deadline_ends_what_has_begun_and_fails_what_has_not(void **state) 
     assert_int_equal(replies[0].finish, HEARTH_FINISH_LENGTH);
     assert_true(replies[0].late);
     assert_in_range(replies[0].tokens.n, 45, 52);
+    assert_int_equal(replies[0].receipt.end_tokens, 1000 + replies[0].tokens.n - 1); /* the last one is not computed */
+    assert_true(replies[0].receipt.ended_us > replies[0].receipt.began_us);
     reply_finish(&replies[0]);
     /* In the queue, in the prefill, and never. */
     struct gate gate;
