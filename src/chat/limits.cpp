@@ -109,7 +109,7 @@ struct schema_walk {
             const std::string part(rest.substr(0, end));
             rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
             const bool digits = part == "0" || (!part.empty() && part.size() < 9 && part[0] != '0' &&
-                                               part.find_first_not_of("0123456789") == part.npos);
+                                                part.find_first_not_of("0123456789") == part.npos);
             at = json_is_array(at) ? (digits ? json_array_get(at, std::stoul(part)) : nullptr)
                                    : json_object_get(at, part.c_str());
         }

@@ -371,7 +371,7 @@ void hearth_kv_events_destroy(struct hearth_kv_events *events) {
 
 static void *bind_socket(void *context, int type, const char *endpoint, const char *option, struct hearth_errmsg *msg) {
     void *socket = zmq_socket(context, type);
-    const int64_t most = REQUEST_BYTES; /* of what a peer sends: a request is eight bytes, a subscription a topic */
+    const int64_t most = REQUEST_BYTES;     /* of what a peer sends: a request is eight bytes, a subscription a topic */
     const int answers = REMEMBERED_MAX + 1; /* the queue to a peer drops what it cannot hold: it holds a replay */
     if (socket && (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) != 0 ||
                    (type == ZMQ_ROUTER && zmq_setsockopt(socket, ZMQ_SNDHWM, &answers, sizeof answers) != 0) ||

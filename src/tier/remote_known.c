@@ -34,9 +34,8 @@ struct remote_known *hearth_remote_known_add(struct remote *remote, struct heart
     if (!known) {
         return NULL;
     }
-    *known = (struct remote_known){.entry = {.link.key = name, .bytes = sizeof *known},
-                                   .at.key = base,
-                                   .payload_bytes = payload_bytes};
+    *known = (struct remote_known){
+        .entry = {.link.key = name, .bytes = sizeof *known}, .at.key = base, .payload_bytes = payload_bytes};
     if (!hearth_table_add(&remote->known_at, &known->at)) {
         free(known);
         return NULL;

@@ -303,9 +303,9 @@ static void conversations_hold_items(void **state) {
 static void items_go_from_what_is_hidden(void **state) {
     char path[256];
     (void)state;
-    json_t *made = call("POST", "/v1/conversations",
-                        "{\"items\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]}",
-                        200);
+    json_t *made =
+        call("POST", "/v1/conversations",
+             "{\"items\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]}", 200);
     const char *id = json_str(made, "id");
     json_t *reply = call("POST", RESPONSES, with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200);
     json_decref(call("POST", RESPONSES, with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200));

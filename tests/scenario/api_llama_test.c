@@ -427,13 +427,20 @@ static void a_model_without_marks_cannot_infill(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_there_says_what_to_do),   cmocka_unit_test(tokens_are_counted_alike),
-        cmocka_unit_test(slots_have_nothing_to_save),          cmocka_unit_test(an_adapter_keeps_its_scale),
-        cmocka_unit_test(completions_have_the_native_shape),   cmocka_unit_test(prompts_mix_text_and_ids),
-        cmocka_unit_test(streams_have_the_native_shape),       cmocka_unit_test(a_reply_says_what_ended_it),
-        cmocka_unit_test(errors_have_the_native_shape),        cmocka_unit_test(gaps_are_marked),
-        cmocka_unit_test(formats_are_kept_without_a_chat),     cmocka_unit_test(the_oldest_files_make_room),
-        cmocka_unit_test(a_model_without_marks_cannot_infill), cmocka_unit_test(ids_that_do_not_fit_are_not_made_text),
+        cmocka_unit_test(what_is_not_there_says_what_to_do),
+        cmocka_unit_test(tokens_are_counted_alike),
+        cmocka_unit_test(slots_have_nothing_to_save),
+        cmocka_unit_test(an_adapter_keeps_its_scale),
+        cmocka_unit_test(completions_have_the_native_shape),
+        cmocka_unit_test(prompts_mix_text_and_ids),
+        cmocka_unit_test(streams_have_the_native_shape),
+        cmocka_unit_test(a_reply_says_what_ended_it),
+        cmocka_unit_test(errors_have_the_native_shape),
+        cmocka_unit_test(gaps_are_marked),
+        cmocka_unit_test(formats_are_kept_without_a_chat),
+        cmocka_unit_test(the_oldest_files_make_room),
+        cmocka_unit_test(a_model_without_marks_cannot_infill),
+        cmocka_unit_test(ids_that_do_not_fit_are_not_made_text),
         cmocka_unit_test(long_texts_of_several_prompts_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -24,9 +24,9 @@
 /* Thinking that is longer, in sim's tokens, than a summary may be. */
 #define THOUGHT "qzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqzqz"
 #define THOUGHTS THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT THOUGHT
-#define THINKER                                                                                           \
-    "{\"when\":{\"last\":\"summary of our\",\"system\":\"Think long\"},\"times\":0,\"reply\":\"<think>\\n" \
-    THOUGHTS THOUGHTS "\"}\n"
+#define THINKER                                                  \
+    "{\"when\":{\"last\":\"summary of our\",\"system\":\"Think " \
+    "long\"},\"times\":0,\"reply\":\"<think>\\n" THOUGHTS THOUGHTS "\"}\n"
 
 static const char script[] = THINKER LINE("think", "<think>\\nThree and four.\\n</think>\\n\\nSeven.")
     LINE("work",

@@ -230,9 +230,12 @@ static void what_fails_is_tried_less_and_less(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ROOM_TEST(what_others_write_is_found_in_seconds),     ROOM_TEST(what_others_write_anew_is_good),
-        ROOM_TEST(uses_are_told_in_a_minute),                 ROOM_TEST(evicts_while_the_cache_is_busy),
-        ROOM_TEST(an_eviction_that_fails_in_part_makes_room), ROOM_TEST(the_end_waits_for_no_room),
+        ROOM_TEST(what_others_write_is_found_in_seconds),
+        ROOM_TEST(what_others_write_anew_is_good),
+        ROOM_TEST(uses_are_told_in_a_minute),
+        ROOM_TEST(evicts_while_the_cache_is_busy),
+        ROOM_TEST(an_eviction_that_fails_in_part_makes_room),
+        ROOM_TEST(the_end_waits_for_no_room),
         cmocka_unit_test(what_fails_is_tried_less_and_less),
     };
     hearth_log_set(count_warnings, NULL, HEARTH_LOG_WARN);

@@ -580,9 +580,9 @@ static void test_doubling_choices(void **state) {
         snprintf(ref, sizeof(ref), "#/$defs/a%d", i - 1);
         json_object_set_new(definitions, name, json_pack("{s:[{s:s},{s:s}]}", "anyOf", "$ref", ref, "$ref", ref));
     }
-    json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:{s:s}},s:o}}}]", "type", "function", "function", "name", "ls",
-                              "parameters", "type", "object", "properties", "n", "$ref", "#/$defs/a60", "$defs",
-                              definitions);
+    json_t *tools =
+        json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:{s:s}},s:o}}}]", "type", "function", "function", "name", "ls", "parameters",
+                  "type", "object", "properties", "n", "$ref", "#/$defs/a60", "$defs", definitions);
     assert_non_null(tools);
     bench.request.tools = tools; /* its arguments are some object, then */
     struct hearth_chat_format *format = get(&bench);

@@ -367,9 +367,9 @@ static void every_form_becomes_a_grammar(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_in_a_stronger_form),      cmocka_unit_test(refused_with_the_keyword),
-        cmocka_unit_test(large_schemas_are_refused),    cmocka_unit_test(long_names_are_refused),
-        cmocka_unit_test(ranges_are_filled_in),         cmocka_unit_test(every_form_becomes_a_grammar),
+        cmocka_unit_test(kept_in_a_stronger_form),   cmocka_unit_test(refused_with_the_keyword),
+        cmocka_unit_test(large_schemas_are_refused), cmocka_unit_test(long_names_are_refused),
+        cmocka_unit_test(ranges_are_filled_in),      cmocka_unit_test(every_form_becomes_a_grammar),
         cmocka_unit_test(large_sets_of_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,8 +50,8 @@ static json_t *whole(struct hearth_job *job) {
     /* Where its limit has ended the reply within the thinking, that is all there is of the conversation. */
     const bool thought = message->content_len == 0 && message->reasoning != NULL;
     const char *text = thought ? message->reasoning : message->content;
-    char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, text,
-                                           thought ? strlen(text) : message->content_len);
+    char *sealed =
+        hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, text, thought ? strlen(text) : message->content_len);
     if (sealed == NULL) {
         return NULL;
     }
