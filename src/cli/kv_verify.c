@@ -123,11 +123,10 @@ static int print_found(const struct kv *kv, const struct found *found) {
                 {unreadable, "cannot be read"}};
     hearth_show_progress_end();
     if (kv->options.json) {
-        return hearth_show_json(
-                   HEARTH_SHOW_MEMBERS({store ? "items" : "files", found->items}, {"bytes", found->bytes},
-                                       {"good", found->count[KV_READABLE]}, {"damaged", damaged}, {"sealed", sealed},
-                                       {"other_version", other}, {"unreadable", unreadable},
-                                       {store ? "evicted" : "unreadable", store ? found->gone : unreadable})) != 0 ||
+        return hearth_show_json(HEARTH_SHOW_MEMBERS({store ? "items" : "files", found->items}, {"bytes", found->bytes},
+                                                    {"good", found->count[KV_READABLE]}, {"damaged", damaged},
+                                                    {"sealed", sealed}, {"other_version", other},
+                                                    {"unreadable", unreadable}, {"evicted", found->gone})) != 0 ||
                status;
     }
     (void)printf("%s, %s: %s good",
