@@ -133,7 +133,7 @@ struct hearth_gc {
  * also drafts of dead processes and empty directories of models. One process does so at a time; others wait for its
  * lock, which ends with the process. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
-/* Removes the drafts of a model whose writers are gone. */
+/* Removes the drafts of a model whose processes have ended. */
 void hearth_directory_clean_drafts(struct hearth_directory *directory, struct hearth_model_id model);
 /* Removes a model with everything in its directory (transcripts, too), unless a server uses it. Errors: BUSY, INVALID
  * (no server has made this directory; nothing is removed), NOT_FOUND, IO (something is left; errno). */

@@ -4,8 +4,8 @@
  * the headers on several threads in that order, so that what is wanted first is known first. When the cache does not
  * keep up with the events, the readers of headers pause.
  *
- * A file that this process cannot read (another version, another key) is left alone; its bytes count. What dead writers
- * of this model have left goes first: it counts nowhere, and the next eviction may be far away.
+ * A file that this process cannot read (another version, another key) is left alone; its bytes count. The drafts of
+ * this model whose processes have ended go first: they count nowhere, and the next eviction may be far away.
  *
  * Invariants: a file is told of once, by the one that adds it to the table. A file for which a job waits is left to the
  * writer, which sees that it is there and answers WRITTEN. */
